@@ -21,6 +21,9 @@ _GROWN = 1.2
 _MOST = 1 << 24
 """Numbers of a layer that are compared with those of other channels: of larger layers, some outputs are."""
 
+_TOGETHER = 1 << 10
+"""Channels among which pairs are exchanged: their costs are a square matrix."""
+
 _LEAST_GAIN = 0.9
 """Of the cost of an order, from which on another one is not worth a change."""
 
@@ -35,7 +38,8 @@ def order_channels(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exc
     sums; what lies between layers has its channels in another order. A second run changes nothing.
 
     Does nothing to groups of channels that :func:`transforms.channels.channel_groups.channel_groups` leaves
-    out, to an odd number of channels, and to layers whose kernels do not add in pairs.
+    out, to an odd number of channels, and to layers whose kernels do not add in pairs. Of many channels,
+    1,024 neighbours at a time are put in order.
     """
     groups = channel_groups(graph, resolve(exclude, graph, nodes))
     return sum(_reorder(group) for group in groups if group.channels % 2 == 0)
@@ -43,14 +47,21 @@ def order_channels(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exc
 
 def _reorder(group: ChannelGroup) -> bool:
     """Put the channels of a group in a better order; return whether there is one."""
-    costs = np.zeros((group.channels, group.channels))
+    firsts = range(0, group.channels, _TOGETHER)
+    parts = [slice(first, min(first + _TOGETHER, group.channels)) for first in firsts]
+    costs = [np.zeros((part.stop - part.start,) * 2) for part in parts]
     for node in group.readers:
-        costs += _costs(_by_channel(node))
-    before = np.arange(group.channels).reshape(-1, 2)
-    after = _exchanged(costs, before)
-    if not _cost(costs, after) < _LEAST_GAIN * _cost(costs, before):
+        weights = _by_channel(node)
+        limits = LARGEST_PAIR * _GROWN / _HIGHEST * np.abs(weights).max((0, 2), keepdims=True)
+        for part, total in zip(parts, costs, strict=True):
+            total += _costs(weights[part], limits)
+    before = [np.arange(len(total)).reshape(-1, 2) for total in costs]
+    after = [_exchanged(total, pairs) for total, pairs in zip(costs, before, strict=True)]
+    had, has = (sum(map(_cost, costs, pairs)) for pairs in (before, after))
+    if not has < _LEAST_GAIN * had:
         return False
-    group.permute(after.reshape(-1))
+    order = [part.start + pairs.reshape(-1) for part, pairs in zip(parts, after, strict=True)]
+    group.permute(np.concatenate(order))
     return True
 
 
@@ -66,9 +77,11 @@ def _by_channel(node: gs.Node) -> Float32Array:
     return by_output[:, ::step]
 
 
-def _costs(weights: Float32Array) -> Float64Array:
-    """Return what each pair of channels costs in a layer with weights [channels, outputs, places]."""
-    limits = LARGEST_PAIR * _GROWN / _HIGHEST * np.abs(weights).max((0, 2), keepdims=True)
+def _costs(weights: Float32Array, limits: Float32Array) -> Float64Array:
+    """Return what each pair of channels costs in a layer with weights [channels, outputs, places].
+
+    ``limits``: sums that cost nothing, [1, outputs, 1].
+    """
     costs = np.zeros((len(weights), len(weights)))
     for place, own in enumerate(weights):
         beyond = np.abs(own + weights[place:]) - limits

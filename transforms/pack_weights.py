@@ -11,10 +11,10 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.formats import FORMATS, Format
+from transforms.features.packed.lanes import BESIDE_LARGE, LARGE
+from transforms.features.packed.pack_constant import LastEncoded, PackedConstant, may_be_packed, pack_constant
+from transforms.features.packed.unpackers import FIRST_OPSET
 from transforms.functions import DOMAIN
-from transforms.functions.lanes import BESIDE_LARGE, LARGE
-from transforms.functions.pack_constant import LastEncoded, PackedConstant, may_be_packed, pack_constant
-from transforms.functions.unpackers import FIRST_OPSET
 from transforms.graph import dtypes, walk
 from transforms.graph.block_format import block_format_of
 from transforms.graph.constants import Constants
@@ -46,11 +46,11 @@ def pack_weights(
     many.
 
     A weight becomes the output of a node, a call of a function in ONNX's own operators that decodes it to
-    the same bits (:mod:`transforms.functions.unpackers`); runtimes fold it when a session is created. The
-    last step before a model is saved: every rewrite that looks at weights comes before, and ``model_io.load``
-    gives the numbers back. ``formats`` are tried, by default those of the model's scheme and of its nodes, or
-    those of the table if it has none, with blocks along the axes by which nodes read the weight. ``done`` is
-    filled with what was packed, and what was not and why.
+    the same bits (:mod:`transforms.features.packed.unpackers`); runtimes fold it when a session is created.
+    The last step before a model is saved: every rewrite that looks at weights comes before, and
+    ``model_io.load`` gives the numbers back. ``formats`` are tried, by default those of the model's scheme
+    and of its nodes, or those of the table if it has none, with blocks along the axes by which nodes read the
+    weight. ``done`` is filled with what was packed, and what was not and why.
 
     Does nothing to weights that are on no grid (those that nodes round in every run, too), integers, which
     are stored in their bits already, other float types, formats with more than 8 bits an element, inputs,

@@ -5,7 +5,7 @@ GroupQueryAttention of com.microsoft reads and writes such caches itself (attrib
 channels, the even one in its low half, each with 8 added. A cache that a Concat makes is joined in int8: what
 is new is quantized once, and the whole is dequantized for its consumers. No Concat takes 4-bit integers.
 Keys and values of an encoder, which no step changes, are kept in int8
-(:mod:`transforms.graph.store_passed`).
+(:mod:`transforms.features.caches.store_passed`).
 
 The axis along which the Concat joins is that of the tokens: keys may be [batch, heads, tokens, channels] or
 [batch, heads, channels, tokens], or have one axis for heads and channels. The first of the other axes is the
@@ -22,13 +22,13 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Float32Array
+from transforms.features.caches.key_rotations import takes_rotation
+from transforms.features.caches.passed_states import LEAST_RANK, find_passed
+from transforms.features.caches.store_passed import store_passed
+from transforms.features.caches.value_offsets import offset_values, takes_offset
 from transforms.graph import dtypes, walk
-from transforms.graph.key_rotations import takes_rotation
-from transforms.graph.passed_states import LEAST_RANK, find_passed
 from transforms.graph.rewire import RUNTIME_DOMAIN, drop, onnx_op, position
 from transforms.graph.selection import label_of
-from transforms.graph.store_passed import store_passed
-from transforms.graph.value_offsets import offset_values, takes_offset
 from transforms.model.model_error import ModelError
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ops.array_types import AnyArray
 from ops.legal_names import refuse_unknown
+from transforms.features.dynamic.rounding import RANGES, ROW, DividedRows, RoundedTensor, RunTimeRounding
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.dot_products import bias, channel_axis, is_dot_product
@@ -24,7 +25,6 @@ from transforms.graph.lazy_values import Weight, constant, derived
 from transforms.graph.qdq import DEQUANTIZE_LINEAR
 from transforms.graph.rewire import Replacements, onnx_op, take_over
 from transforms.graph.selection import Choice, Exclusion, resolve
-from transforms.plan.run_time_rounding import RANGES, ROW, DividedRows, RoundedTensor, RunTimeRounding
 
 _STORED = frozenset({"int8", "uint8"})
 _FIRST_OPSET = 11  # of DynamicQuantizeLinear

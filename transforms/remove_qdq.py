@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.array_types import AnyArray, Float32Array
 from transforms import features
-from transforms.features import WeightForm
+from transforms.features.hooks import WeightForm
 from transforms.graph import walk
 from transforms.graph.constants import Constants
 from transforms.graph.grids import grid_of

@@ -25,7 +25,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Float32Array, Float64Array
 from transforms.channels.factor_takers import rows_of
 from transforms.channels.hadamard import rotated
-from transforms.channels.rotated_states import Affine, NotRotatableError, RotatedStates
+from transforms.features.language.rotated_states import Affine, NotRotatableError, RotatedStates
 from transforms.graph import dtypes, walk
 from transforms.graph.embeddings import tables
 from transforms.graph.lazy_values import become_constant, constant, derived

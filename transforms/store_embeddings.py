@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from ops import FORMATS
 from ops.array_types import Float32Array
 from ops.integer_blocks import block_parameters, pack_numbers, quantize_blocks
+from transforms.features.language.found_nodes import Decoder
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.embeddings import heads, is_lookup, tables
-from transforms.graph.found_nodes import Decoder
+from transforms.graph.qdq import GATHER_BLOCKS
 from transforms.graph.rewire import (
     RUNTIME_DOMAIN,
     Insertions,
@@ -34,7 +35,6 @@ from transforms.write_matmul_nbits import is_plain, matmul_nbits, short, stored_
 
 log = logging.getLogger(__name__)
 
-OPERATOR = "GatherBlockQuantized"
 _BLOCKS = {8: (128, 64, 32, 16), 4: (32, 16)}
 """Sizes of blocks by bits, the best first: a row has to be made of whole blocks."""
 
@@ -62,7 +62,7 @@ def store_embeddings(
     if dtype not in ("int8", "int4"):
         raise ValueError(f"embeddings cannot be stored in '{dtype}', legal are int8, int4")
     bits, names, changed = int(FORMATS[dtype].bits), walk.Names(graph), 0
-    if any(node.op == OPERATOR for node in walk.nodes(graph)):
+    if any(node.op == GATHER_BLOCKS for node in walk.nodes(graph)):
         return 0
     outputs, kept = walk.outputs(graph), resolve(exclude, graph, nodes)
     for table in tables(graph):
@@ -265,7 +265,7 @@ class _Lookup:
         stored, made = self._stored, Decoder(self._table, self._names)
         attrs = {"bits": stored.bits, "block_size": stored.block, "gather_axis": 0, "quantize_axis": 1}
         scale, *zeros = self._parameters
-        rows = made.add(OPERATOR, [stored.data, node.inputs[1], scale, *zeros], **attrs)
+        rows = made.add(GATHER_BLOCKS, [stored.data, node.inputs[1], scale, *zeros], **attrs)
         made.nodes[0].domain, made.nodes[0].name = RUNTIME_DOMAIN, node.name
         if self._least:
             minimum, block = self._least

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from onnx_narrow.options.kinds import PREPROCESS
 from ops.legal_names import did_you_mean
 from transforms.files.spelling import UsageError, spelled
-from transforms.run.image_inputs import KEYWORD, SCALINGS, ImageOptions
-
-if TYPE_CHECKING:
-    from transforms.run.image_transform import ImageTransform
+from transforms.run.image_options import KEYWORD, SCALINGS, ImageOptions
 
 Preprocess: TypeAlias = str | Callable[[Any], Any]
 """A usual scale by name, ``FILE.py:FUNCTION``, or a function of a PIL image that returns an array."""
@@ -41,17 +38,16 @@ def image_options(keywords: Mapping[str, Any]) -> ImageOptions:
     )
 
 
-def _transform(preprocess: Preprocess) -> ImageTransform:
-    from transforms.run.image_transform import ImageTransform
-
+def _transform(preprocess: Preprocess) -> Preprocess:
     if callable(preprocess):
-        return ImageTransform(function=preprocess)
+        return preprocess
     if ":" not in preprocess:
         near = did_you_mean(preprocess, SCALINGS)
         raise ValueError(f"{spelled(f'{{{KEYWORD}}}')} is {preprocess!r}, not {PREPROCESS.words}{near}")
-    transform = ImageTransform(preprocess)
-    transform.check()
-    return transform
+    from transforms.search.user_metric import load_once
+
+    load_once(preprocess, KEYWORD)
+    return preprocess
 
 
 def _size(size: int | Sequence[int] | None) -> tuple[int, int] | None:

@@ -22,7 +22,6 @@ from transforms.pipelines.work import Work, WorkRow
 from transforms.run.events import Events
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
-from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.fitted_weights import FEW_BITS
 
 if TYPE_CHECKING:
@@ -125,5 +124,5 @@ def data_of(
 
 def refuse_fast(scheme: Scheme, given: Given) -> None:
     """Raise UsageError for a job without outputs that are looked at, which cannot be faster."""
-    if "fast" in given and "data" not in given and not is_dynamic(scheme):
+    if "fast" in given and "data" not in given and not scheme.is_dynamic:
         raise UsageError(spelled("{fast} requires {data}, or products that round activations at run time"))

@@ -20,7 +20,7 @@ from transforms.pipelines.source import Source
 from transforms.run.array_files import find_litter
 from transforms.run.data_sets import Room
 from transforms.run.events import Events
-from transforms.run.image_inputs import ImageOptions
+from transforms.run.image_options import ImageOptions
 from transforms.run.samples import Samples
 from transforms.runtime.inputs import ModelInput, model_inputs
 from transforms.runtime.session import RunOptions
@@ -103,8 +103,7 @@ def open_folder(
             data = measure_run.Data(folder, options.images, run, options.limit)
             if tells:
                 _tell(data, source.load(), events)
-            transform = options.images.transform
-            if transform is not None and not transform.place:  # other processes have not got it
+            if callable(options.images.transform):  # other processes have not got it
                 _write_transformed(data.samples(model_inputs(source.load())), whole)
                 data = replace(data, folder=whole, images=ImageOptions())
             yield data
@@ -123,15 +122,7 @@ def _tell(data: FolderData, graph: gs.Graph, events: Events) -> None:
         next(iter(data.samples(inputs)))
         for change in data.fitting.lines():
             events.note(change)
-        line = data.samples(inputs).images_line()
-        if not line:
-            return
-        from transforms.run.image_check import tell_images
-
-        def _read(images: ImageOptions) -> Samples:
-            return replace(data, images=images).samples(inputs)
-
-        tell_images(events, graph, line, _read, data.images, data.options)
+        data.samples(inputs).tell_images(graph, events, data.options)
 
 
 def _write_transformed(samples: Samples, folder: Path) -> None:

@@ -66,7 +66,7 @@ ROWS: tuple[Option, ...] = (
            "write products with integer weights in blocks as MatMulNBits of ONNX Runtime"),
     Option("accuracy_level", choice(1, 4), _JOB, "", OTHER, _NBITS,
            "of MatMulNBits: 1 keeps its inputs in float32, 4 lets kernels round them to int8, faster "
-           "(default; with 4 bits where it costs less than .005 nats)"),
+           "(default; with 4 bits where it costs less than .02 nats)"),
     Option("embeddings", choice("int8", "int4", "float"), _JOB, "", OTHER, (),
            "store embeddings, and output layers tied to them, in 8 or 4 bits, as operators of ONNX Runtime, "
            "or keep them in float"),

@@ -14,7 +14,6 @@ from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.model import provenance
 from transforms.pipelines.options import FORMS
 from transforms.scheme import Scheme, read_scheme
-from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.presets import find_preset
 from transforms.scheme.targets import target
 
@@ -162,7 +161,7 @@ class Made:
     def takes_tuning(self) -> bool:
         """Whether weights lie on a known grid, not in products of integers, and were not tuned before."""
         is_tuned = self.asked is not None and bool(self.asked.finetune)
-        is_in_integers = self.scheme is not None and is_dynamic(self.scheme)
+        is_in_integers = self.scheme is not None and self.scheme.is_dynamic
         return (
             not is_tuned
             and not is_in_integers

@@ -13,19 +13,18 @@ from transforms.graph.some_names import counted, some_names
 from transforms.search.target import LOST_TOP1, Scored, Target
 
 if TYPE_CHECKING:
-    from transforms.precision.chosen import BesidePreset, FloatLayers, LossyLayers, Reached
+    from transforms.judge.decisions import LossyLayers
+    from transforms.precision.chosen import BesidePreset, FloatLayers, Reached
 
 
 def lossy_lines(found: LossyLayers | None) -> Iterator[str]:
     """Yield which layers stay float for the outputs, their gain and price, and how to name them."""
-    if found is None or found.gain is None or not found.kept:
+    if found is None:
         return
-    share = 100 * (found.bytes_after / max(found.bytes_before, 1) - 1)
-    names = [part.name for part in found.layers]
-    price = f"({found.gain.shown or found.gain}, {share:+.0f} % bytes)"
-    layers = f"{len(names)} of {counted(found.count, 'layer')} {price}"
-    yield f"In float, for accuracy: {layers}: {some_names(names)}"
-    yield Detail("  " + " ".join(as_option("exclude_nodes", exactly(name)) for name in names))
+    price = f"({found.gain.shown or found.gain}, {100 * found.more:+.0f} % bytes)"
+    layers = f"{len(found.layers)} of {counted(found.count, 'layer')} {price}"
+    yield f"In float, for accuracy: {layers}: {some_names(found.layers)}"
+    yield Detail("  " + " ".join(as_option("exclude_nodes", exactly(name)) for name in found.layers))
 
 
 def placed_lines(found: FloatLayers | None) -> Iterator[str]:

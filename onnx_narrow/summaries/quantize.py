@@ -12,12 +12,12 @@ from onnx_narrow.summaries.words import Detail, Sizes, counts, written
 from ops.formats import FORMATS, LINEAR
 from transforms import features
 from transforms.conversion.record import Record
+from transforms.conversion.rows import features_of
 from transforms.files.spelling import spelled
 from transforms.functions import DOMAIN
 from transforms.graph import dtypes, walk
 from transforms.graph.constant_nodes import is_made_of_constants
 from transforms.graph.dot_products import is_dot_product, is_operand
-from transforms.graph.rounded_rows import rounded_rows
 from transforms.graph.some_names import counted
 from transforms.judge.decisions import LAYERS_IN_FLOAT, Decisions
 from transforms.pipelines.first_result import FirstRun
@@ -107,7 +107,7 @@ def _changes(record: Decisions) -> str:
 def kept_in_float(graph: gs.Graph) -> Counter[str]:
     """Return how many nodes of each operator read float numbers that no quantization made."""
     ends = _ends_of_layers(graph)
-    ends |= {id(node) for inner in walk.graphs(graph) for rows in rounded_rows(inner) for node in rows.nodes}
+    ends |= {id(node) for feature in features_of(graph) for node in feature.roundings(graph)}
     return Counter(node.op for node in walk.nodes(graph) if _computes_in_float(node, ends))
 
 

@@ -19,7 +19,6 @@ from transforms.graph.embeddings import logits_of
 from transforms.judge.decisions import Checked
 from transforms.pipelines.for_runtime import FOR_RUNTIME, STORE
 from transforms.pipelines.work import Work
-from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.targets import ON_CPU, target
 
 _SLOW_HERE = ("int8",)
@@ -75,7 +74,7 @@ _STORING = ("keep_found", *(row.name for row in FOR_RUNTIME), STORE.name)
 _OF_STEPS: Sequence[tuple[Sequence[str], Callable[[Work], Iterable[str]]]] = (
     (("load",), lambda work: fixed_lines(work.record.fixed)),
     (("mix",), _mixed),
-    (("keep_lossy",), lambda work: lossy_lines(work.record.lossy)),
+    (("decide",), lambda work: lossy_lines(work.record.decisions.lossy)),
     (("place",), lambda work: placed_lines(work.record.placed)),
     (("beside_preset",), lambda work: preset_lines(work.record.beside, _preset_beside(work))),
     (("reach", "gate"), _reached),
@@ -124,7 +123,7 @@ def _poor(outputs: Checked, work: Work) -> Iterator[str]:
     """Yield a warning for each figure that leaves little of the outputs, with what helps."""
     where, ways = outputs.where, [*_other_layers(work), *_more_bits(work)]
     # weights of integer products cannot be
-    is_tuned = work.options.tuning is not None or is_dynamic(work.scheme)
+    is_tuned = work.options.tuning is not None or work.scheme.is_dynamic
     config, of_tokens, fitted = _config(work), outputs.of_tokens, work.record.decisions.fitted
     poor = partial(running.poor, where=where, config=config, tuned=is_tuned, fitted=fitted, ways=ways)
     yield from poor(outputs.error, of_tokens=of_tokens)

@@ -12,7 +12,6 @@ from tests.helpers import log_mel, origins, plans
 from tests.helpers.judged_networks import ratio, samples
 from tests.moves.test_channels import uneven
 from transforms.pipelines import beside_preset as module
-from transforms.pipelines import keep_lossy
 from transforms.run.turns import Timing
 
 UNSEEN = samples(28, 2)
@@ -70,8 +69,6 @@ def test_a_model_of_no_use_is_not_written_where_the_preset_is_of_use() -> None:
 
 def test_layers_are_searched_where_both_are_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
     """One scale for a weight of unlike channels leaves nothing of most of them."""
-    for place in (keep_lossy, module):
-        monkeypatch.setattr(place, "keep_lossy", lambda _: None)
     model, options = origins.chain(1e4, 8), {"per_channel": False, "time": False, "moves": ()}
 
     def _made(**more: object) -> Result:

@@ -22,7 +22,7 @@ from tests.helpers.tool_parsers import REQUIRED, parser_of
 from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.judge.constants import EFFORTS
 from transforms.pipelines.bf16 import TOOLS
-from transforms.run.image_inputs import SCALINGS
+from transforms.run.image_options import SCALINGS
 from transforms.runtime import devices
 from transforms.scheme import Scheme, finetune_rule, targets
 from transforms.scheme.mixing_rule import MixingRule

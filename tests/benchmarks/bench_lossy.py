@@ -1,14 +1,13 @@
 """What layers in float for the outputs bring and cost: ``python -m tests.benchmarks.bench_lossy --help``.
 
-Every model is quantized without the step ``keep_lossy`` and with it, on the same calibration samples. A row
-has the SNR of evaluation data that neither has seen in dB, the layers that stay float, how many
+Every model is quantized without the move ``try_lossy_layers`` and with it, on the same calibration samples. A
+row has the SNR of evaluation data that neither has seen in dB, the layers that stay float, how many
 percent of bytes the file has more, and how many times as long making it takes, in processor time.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -19,20 +18,20 @@ from tests.benchmarks.bench_accuracy import Subject, subjects
 import numpy as np  # isort: skip
 
 import onnx_narrow
-from transforms.pipelines.recipes import QUANTIZE
+from transforms.moves import lossy_layers
+from transforms.pipelines.decide import MOVES
 
-WITHOUT = [row for row in QUANTIZE if row.name != "keep_lossy"]
-_LOSSY = importlib.import_module("transforms.precision.lossy")
+WITHOUT = [move for move in MOVES if move is not lossy_layers.try_lossy_layers]
 
 
 def row(subject: Subject, preset: str, folder: Path, effort: str) -> tuple[list[str], list[float]]:
     """Return the cells of a row; and dB gained, percent of bytes and ratio of seconds as numbers."""
     snrs, sizes, seconds, layers = [], [], [], 0
-    for name, steps in (("without", WITHOUT), ("with", QUANTIZE)):
+    for name, moves in (("without", WITHOUT), ("with", MOVES)):
         start = time.process_time()
         path = folder / f"{name}.onnx"
         made = onnx_narrow.quantize(
-            subject.model, path, config=preset, data=list(subject.feeds), steps=steps, effort=effort
+            subject.model, path, config=preset, data=list(subject.feeds), moves=moves, effort=effort
         )
         seconds.append(time.process_time() - start)
         snrs.append(subject.judge(path))
@@ -76,7 +75,7 @@ def main() -> None:
     parser.add_argument("--per-percent", type=float, default=None, help="dB for a percent of bytes, another")
     job = parser.parse_args()
     if job.per_percent is not None:
-        vars(_LOSSY)["PER_PERCENT"] = job.per_percent
+        vars(lossy_layers)["PER_PERCENT"] = job.per_percent
     for line in table(job.models, job.presets, job.samples, job.effort):
         print(line, flush=True)
 

@@ -19,13 +19,8 @@ from tests.benchmarks.bench_accuracy import Subject, subjects
 import numpy as np  # isort: skip
 
 import onnx_narrow
-from transforms.conversion.rows import Row
 from transforms.moves.improve import Best, Move
 from transforms.pipelines import decide
-from transforms.pipelines.recipes import QUANTIZE
-
-STEPS = ("keep_lossy",)
-"""Moves that are steps of the recipe."""
 
 _CHANGES = 0.05
 """dB from which on a move counts as having changed the outputs."""
@@ -43,12 +38,11 @@ class Totals:
         """Return the cells of a row."""
         most = max(self.gains, key=self.gains.__getitem__)
         changed = sum(abs(gain) >= _CHANGES for gain in self.gains.values())
-        runs = f"{np.mean(self.runs):.0f}" if self.runs else ""
         return [
             f"{np.mean(list(self.gains.values())):+.2f}",
             f"{self.gains[most]:+.1f} ({most})",
             f"{changed} of {len(self.gains)}",
-            runs,
+            f"{np.mean(self.runs):.0f}",
             f"{np.mean(self.seconds):.1f}",
         ]
 
@@ -64,22 +58,14 @@ def counting(move: Move, runs: list[int]) -> Move:
     return _move
 
 
-def made(
-    subject: Subject, preset: str, moves: Sequence[Move], steps: Sequence[Row], effort: str
-) -> tuple[float, float]:
-    """Return dB on evaluation data and processor seconds of the model that some moves and steps make."""
-    kept = decide.MOVES
+def made(subject: Subject, preset: str, moves: Sequence[Move], effort: str) -> tuple[float, float]:
+    """Return dB on evaluation data and processor seconds of the model that some moves make."""
     start = time.process_time()
-    try:
-        vars(decide)["MOVES"] = tuple(moves)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "made.onnx"
-            data = list(subject.feeds)
-            onnx_narrow.quantize(subject.model, path, config=preset, data=data, steps=steps, effort=effort)
-            seconds = time.process_time() - start
-            return subject.judge(path), seconds
-    finally:
-        vars(decide)["MOVES"] = kept
+    with tempfile.TemporaryDirectory() as folder:
+        path, data = Path(folder) / "made.onnx", list(subject.feeds)
+        onnx_narrow.quantize(subject.model, path, config=preset, data=data, moves=moves, effort=effort)
+        seconds = time.process_time() - start
+        return subject.judge(path), seconds
 
 
 def measure(subject: Subject, preset: str, effort: str, found: dict[str, Totals]) -> None:
@@ -87,16 +73,14 @@ def measure(subject: Subject, preset: str, effort: str, found: dict[str, Totals]
     moves = {move.__name__: move for move in decide.MOVES}
     taken: dict[str, list[int]] = {name: [] for name in moves}
     every = [counting(move, taken[move.__name__]) for move in decide.MOVES]
-    base, seconds = made(subject, preset, every, QUANTIZE, effort)
-    for name in (*moves, *STEPS):
+    base, seconds = made(subject, preset, every, effort)
+    for name in moves:
         some = [move for move in decide.MOVES if move.__name__ != name]
-        steps = [row for row in QUANTIZE if row.name != name]
-        without, less = made(subject, preset, some, steps, effort)
+        without, less = made(subject, preset, some, effort)
         one = found.setdefault(name, Totals())
         one.gains[subject.name] = base - without
         one.seconds.append(seconds - less)
-        if name in taken:
-            one.runs.append(sum(taken[name]))
+        one.runs.append(sum(taken[name]))
 
 
 def table(models: Sequence[str], preset: str, samples: int, effort: str) -> Iterator[str]:

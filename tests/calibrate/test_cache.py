@@ -23,7 +23,7 @@ from transforms.calibrate.histogram import Histogram
 from transforms.calibrate.range_statistics import Moments, RangeStats, add_to_all
 from transforms.model import graph_proto, provenance
 from transforms.run.feeds import Feeds, open_feeds
-from transforms.run.image_inputs import ImageOptions
+from transforms.run.image_options import ImageOptions
 from transforms.runtime.inputs import model_inputs
 
 NAMES = ["x", "matmul0_out", "y", "weight0"]

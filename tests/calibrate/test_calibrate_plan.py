@@ -16,7 +16,7 @@ from transforms.calibrate.cache import encode
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.run.feeds import open_feeds
-from transforms.run.image_inputs import ImageOptions
+from transforms.run.image_options import ImageOptions
 from transforms.runtime.inputs import model_inputs
 
 PRODUCT = "(float[N,4] x) => (float[N,6] y) { y = MatMul(x, w) }"

@@ -14,7 +14,7 @@ from tests.helpers import plans
 from transforms import features
 from transforms.conversion.rewriting import Rewritten
 from transforms.conversion.rows import Row
-from transforms.features import Feature
+from transforms.features.hooks import Feature
 from transforms.graph import walk
 from transforms.moves.improve import Best
 
@@ -67,6 +67,20 @@ def test_it_is_closed_without_it(model: Path) -> None:
     result = onnx_narrow.quantize(model, config="A8W8", data=SAMPLES)
     assert "lower_bias" not in [name for name, _ in result.steps]
     assert "foo" not in {tried.move for tried in result.decided}
+
+
+def test_an_option_opens_its_interface(model: Path) -> None:
+    """An option that any job has stands for one of the feature."""
+    feature = Feature("a bar", rows={"interface": [Row(lower_bias)], "finish": [Row(try_tensors)]})
+    features.register(feature, ["random_data"])
+    try:
+        steps = [
+            [name for name, _ in onnx_narrow.quantize(model, config="A8W8", **keywords).steps]
+            for keywords in ({"random_data": 2}, {"data": SAMPLES})
+        ]
+    finally:
+        features.remove(feature)
+    assert [names.count("lower_bias") for names in steps] == [1, 0] and "try_tensors" not in steps[0]
 
 
 def test_an_operator_belongs_to_one_feature(foo: None) -> None:

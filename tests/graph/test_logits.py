@@ -24,7 +24,7 @@ from transforms.model.copy_graph import copy_graph
 from transforms.precision.bench import mixing_bench
 from transforms.precision.bf16 import keep_float
 from transforms.precision.switch_worker import SwitchTask, measure, write_folder
-from transforms.run.image_inputs import ImageOptions
+from transforms.run.image_options import ImageOptions
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme

@@ -12,9 +12,9 @@ from onnx import helper, numpy_helper
 
 import ops
 from ops.formats import Format
+from transforms.features.packed.pack_constant import LastEncoded, PackedConstant, pack_constant
+from transforms.features.packed.packed_calls import attach_packed
 from transforms.functions import DOMAIN
-from transforms.functions.pack_constant import LastEncoded, PackedConstant, pack_constant
-from transforms.functions.packed_calls import attach_packed
 
 
 def packed(values: NDArray[np.float32], fmt: Format, axis: int) -> PackedConstant | None:

@@ -22,9 +22,10 @@ from transforms.judge.judge import Judge
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
-from transforms.run.coded_caches import Run
+from transforms.run.run_model import Run
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme, preset
+from transforms.scheme.layer_rule import IN_FLOAT
 
 CANDIDATES: list[dict[str, Any]] = [
     {},
@@ -32,6 +33,7 @@ CANDIDATES: list[dict[str, Any]] = [
     {"per_channel": True},
     {"calibrate_tensors": {"r2": "Wide"}},
     {"tensors": {"r1": "float32"}},
+    {"layers": {"conv2": IN_FLOAT}},
 ]
 
 
@@ -60,16 +62,10 @@ class _Case:
         return self.judge.opened(copy)
 
 
-@pytest.mark.parametrize("switches", [False, True])
 @pytest.mark.parametrize("changes", CANDIDATES, ids=str)
-def test_errors_are_those_of_the_written_model(changes: dict[str, Any], switches: bool) -> None:
-    if "tensors" in changes and not switches:
-        return
+def test_errors_are_those_of_the_written_model(changes: dict[str, Any]) -> None:
     case = _Case(model_io.load(network(2, 0.3, 8.0)), "U8S8", samples(6, 1))
-    model = CandidateModel(
-        *(case.graph, case.scheme, case.plan_of, case.statistics, case.judge, WeightMemory()),
-        switches=switches,
-    )
+    model = CandidateModel(case.graph, case.scheme, case.plan_of, case.statistics, case.judge, WeightMemory())
     scheme = case.scheme.with_(**changes)
     expected = case.judge.errors(lambda fold: case.written(scheme, fold))
     assert np.array_equal(model.errors(scheme).errors, expected.errors)
@@ -82,7 +78,7 @@ def test_switches_leave_tensors_in_float(kept: tuple[str, ...]) -> None:
     shared = case.graph, case.scheme, case.plan_of, case.statistics, case.judge, WeightMemory()
     named = case.scheme.with_(tensors=dict.fromkeys(kept, "float32"))
     expected = case.judge.errors(lambda fold: case.written(named, fold))
-    assert np.array_equal(CandidateModel(*shared, switches=True).errors(named).errors, expected.errors)
+    assert np.array_equal(CandidateModel(*shared).errors(named).errors, expected.errors)
 
 
 def test_schemes_that_make_the_same_model_are_told() -> None:

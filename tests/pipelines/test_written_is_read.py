@@ -5,6 +5,7 @@ Constants of up to 2 MB, or 8 times what is stored, pass; the weights of the mod
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ import pytest
 
 from tests.helpers import build
 from tools import convert_fp32_to_bf16, quantize
-from transforms import model_io
-from transforms.functions import packed_calls
+from transforms import features, model_io
+from transforms.functions import DOMAIN
 from transforms.runtime.session import open_session
 
 SIDE = 512
@@ -61,7 +62,9 @@ def test_what_could_not_be_read_is_not_written(
     low: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As if the reader did not know the functions that decode packed weights."""
-    monkeypatch.setattr(packed_calls, "unpack_calls", lambda *_: 0)
+    (coded,) = features.coded_in([DOMAIN])
+    known = replace(features.open_in([DOMAIN])[0], coded=replace(coded, decode=lambda *_: 0))
+    monkeypatch.setitem(features._BY_MARK, DOMAIN, known)
     assert _write(low, "--config", "MX6", "--storage", "packed") == 1
     said = capsys.readouterr().err
     assert "no tool could read what would be written: node " in said and said.count("\n") == 1

@@ -77,6 +77,18 @@ def test_the_model_computes_the_same(name: str) -> None:
     assert all(np.array_equal(graph.tensors()[one].values, values) for one, values in ordered.items())
 
 
+def test_many_channels_change_places_with_their_neighbours() -> None:
+    """Oracle: each part has the rows that it had; what is computed, and the cost by its definition."""
+    graph, x = _matrices(2500), np.random.default_rng(1).normal(size=(1, 3)).astype(np.float32)
+    weight, before = graph.tensors()["w"].values.copy(), _run(graph, x)
+    assert order_channels(graph) == 1
+    ordered = graph.tensors()["w"].values
+    for part in (slice(0, 1024), slice(1024, 2048), slice(2048, 2500)):
+        assert sorted(map(tuple, ordered[part])) == sorted(map(tuple, weight[part]))
+    np.testing.assert_allclose(_run(graph, x), before, rtol=1e-4, atol=1e-4)
+    assert _cost(ordered) < 0.5 * _cost(weight)
+
+
 LEFT = {
     "an output of the model": """(float[N,3] x) => (float[N,2] y, float[N,8] r) {
         a = MatMul(x, v) r = Relu(a) y = MatMul(r, w) }""",

@@ -14,7 +14,7 @@ from tests.helpers.cached_decoder import CACHES, cached_decoder, feed_of
 from tests.helpers.decoder import HEADS, WORDS, decoder
 from tools import infer, quantize, report
 from transforms import model_io
-from transforms.calibrate.cache_scales import cache_scales
+from transforms.features.caches.cache_scales import cache_scales
 from transforms.model.graph_proto import export_model
 from transforms.model.model_error import ModelError
 from transforms.quantize_caches import find_caches, quantize_caches

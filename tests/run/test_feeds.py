@@ -13,7 +13,7 @@ from PIL import Image
 from tests.helpers import corpus
 from transforms.model import graph_proto
 from transforms.run.feeds import Feeds, open_feeds, random_feeds
-from transforms.run.image_inputs import ImageOptions
+from transforms.run.image_options import ImageOptions
 from transforms.run.run_model import open_model
 from transforms.runtime.inputs import ModelInput, model_inputs
 

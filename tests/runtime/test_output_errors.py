@@ -33,6 +33,16 @@ def test_what_a_few_numbers_carry_may_change_more_by_chance(count: int, factor: 
     assert output_errors.OutputErrors.of(wanted, made, plain).is_made_wrong is is_wrong
 
 
+@pytest.mark.parametrize(("count", "is_wrong"), [(2, False), (500, True)])
+def test_either_error_may_be_that_of_a_few_numbers(count: int, is_wrong: bool) -> None:
+    """One decision that rounds the other way is all of the error of a session: 26 times the other's."""
+    wanted = np.ones(1000)
+    made, plain = wanted.copy(), wanted.copy()
+    made[:8] += 0.05
+    plain[-count:] += 0.05 * np.sqrt(26 * 8 / count)
+    assert output_errors.OutputErrors.of(wanted, made, plain).is_plain_wrong is is_wrong
+
+
 def test_rounded_inputs_of_one_session_are_explained_and_zeros_are_not() -> None:
     """Blocks of 32 normal numbers, rounded to int8 by their largest, are what kernels of level 4 multiply."""
     blocks = RANDOM.standard_normal((1000, 32))

@@ -15,7 +15,7 @@ from tests.helpers.cached_decoder import WORDS as TABLE
 from tests.helpers.decoder import WORDS, decoder
 from tools import quantize
 from transforms import model_io
-from transforms.run.coded_caches import coded_caches
+from transforms.features.caches.coded_caches import coded_caches
 from transforms.run.run_model import open_model
 from transforms.run.samples import token_feed
 

@@ -11,7 +11,8 @@ import pytest
 from tests.helpers import origins
 from tests.helpers.clock import Clock
 from tools import quantize
-from transforms.pipelines import beside_preset, keep_lossy, place
+from transforms.moves.lossy_layers import try_lossy_layers
+from transforms.pipelines import beside_preset, decide, place
 from transforms.pipelines.place import place as placing
 from transforms.precision import place as module
 
@@ -33,9 +34,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(module, "profiled", made.profiled)
     monkeypatch.setattr(module, "faster_in_float", partial(module.faster_in_float, timer=made.timer))
     monkeypatch.setattr(place, "place", placing)
-    for step in (keep_lossy, beside_preset):
-        name = step.__name__.rpartition(".")[2]
-        monkeypatch.setattr(step, name, lambda _: None)  # layers in float for their time alone
+    monkeypatch.setattr(decide, "MOVES", [move for move in decide.MOVES if move is not try_lossy_layers])
+    monkeypatch.setattr(
+        beside_preset, "beside_preset", lambda _: None
+    )  # layers in float for their time alone
     return made
 
 

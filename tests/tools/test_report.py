@@ -29,7 +29,7 @@ from transforms import model_io
 from transforms.compare.compare_models import Data, ModelComparison, compare_models, worst_layers
 from transforms.compare.describe_model import describe_model
 from transforms.compare.measure_run import measure_both
-from transforms.run.image_inputs import ImageOptions
+from transforms.run.image_options import ImageOptions
 from transforms.runtime.session import RunOptions
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -29,14 +29,8 @@ CASES = [(name, target) for name, targets in TARGETS.items() for target in targe
 
 
 def sqnr(first: Path, second: Path, feeds: list[dict[str, np.ndarray]]) -> float:
-    """Return the SQNR of a file beside another; each of these models has one output.
-
-    Weights are not put in another order for the kernels, as where the tool measures: sums in another order
-    are rounded to other numbers of BF16, which makes 0.1 dB on a few samples.
-    """
-    settings = onnxruntime.SessionOptions()
-    settings.add_session_config_entry("session.disable_prepacking", "1")
-    sessions = [onnxruntime.InferenceSession(path, settings) for path in (first, second)]
+    """Return the SQNR of a file beside another in sessions as users open them; each model has one output."""
+    sessions = [onnxruntime.InferenceSession(path) for path in (first, second)]
     sums = Sums()
     for feed in feeds:
         sums.add(*(session.run(None, feed)[0] for session in sessions))

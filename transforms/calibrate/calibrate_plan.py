@@ -16,7 +16,7 @@ from transforms.plan.bias_correction import corrected_inputs
 from transforms.plan.quantization_plan import WEIGHTED, QuantizationPlan, weighed_inputs
 from transforms.run.feeds import Feeds, Source, open_feeds
 from transforms.run.fitted import Fitting
-from transforms.run.image_inputs import ImageOptions
+from transforms.run.image_options import ImageOptions
 from transforms.runtime.inputs import ModelInput, model_inputs
 from transforms.runtime.session import RunOptions
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.graph import dtypes, walk
-from transforms.graph.constants import load
+from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.rewire import STANDARD_DOMAINS
 
 _LAYERS = frozenset({"Conv", "Gemm", "MatMul"})
@@ -64,9 +65,17 @@ class ChannelGroup:
     held: list[tuple[gs.Constant, int]] = field(default_factory=list)
 
     def permute(self, order: Order) -> None:
-        """Put the channels in another order: ``order`` has the present number of each."""
+        """Put the channels in another order: ``order`` has the present number of each.
+
+        Weights that take no memory are put in order whenever they are needed.
+        """
         for constant, axis in self.held:
-            constant.values = np.ascontiguousarray(np.take(load(constant), order, axis))
+
+            def _ordered(values: NDArray[Any], axis: int = axis) -> NDArray[Any]:
+                return np.ascontiguousarray(np.take(values, order, axis))
+
+            values = constant._values
+            become_constant(constant, derived(values, _ordered, values.dtype))
 
 
 def channel_groups(graph: gs.Graph, exclude: Container[gs.Node] = ()) -> list[ChannelGroup]:

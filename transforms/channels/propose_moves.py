@@ -5,7 +5,7 @@ The error is that of rounding in a layer, estimated from some rows of its input,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,12 +17,10 @@ from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
 from ops.pair_sums import paired_scale
 from transforms.channels.factor_takers import FactorTakers, channels_of, layers_on, rows_of
-from transforms.channels.rounding_errors import rounding_error, row_error
+from transforms.channels.rounding_errors import rounding_error
 from transforms.graph import walk
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.run_time_rounding import SYMMETRIC, RowGrid
-from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.outlier_move import OutlierMove
 
 _MOST_BITS = 8  # of activations: with more, one channel may set the range of all others
@@ -126,7 +124,8 @@ class Operand:
     """A computed tensor, the layers that multiply it with constant weights, and the grids of both.
 
     ``may_split``: whether products of single channels and their sum bring no further rounding into the model.
-    ``row_grid``: that of rows which have ranges of their own, None for one range.
+    ``row_error``: that of rows which have ranges of their own, by rows as they are rounded, norms of the
+    weights' rows, and whether the tensor was changed; None for one range.
     """
 
     tensor: gs.Tensor
@@ -134,7 +133,7 @@ class Operand:
     grid: QuantSpec
     weight_grids: tuple[QuantSpec, ...]
     may_split: bool
-    row_grid: RowGrid | None = None
+    row_error: Callable[[Float32Array, Float64Array, bool], float] | None = None
 
     @cached_property
     def weights(self) -> list[LayerWeights]:
@@ -152,11 +151,7 @@ def find_operands(plan: QuantizationPlan) -> list[Operand]:
     """
     takers = FactorTakers(plan.graph)
     found = [one for site in plan.quantizations for one in _operands(plan, site, takers)]
-    if not is_dynamic(plan.scheme):
-        return found
-    from transforms.channels.dynamic_operands import dynamic_operands
-
-    return [*found, *dynamic_operands(plan)]
+    return [*found, *(one for form in plan.specs.formats.at_run_time for one in form.operands(plan))]
 
 
 def _operands(plan: QuantizationPlan, site: QuantSite, takers: FactorTakers) -> Iterator[Operand]:
@@ -289,7 +284,6 @@ def total_error(move: OutlierMove, rows: Sequence[Float32Array], operand: Operan
     divisors = factors.astype(np.float32)
     seen, held_out = (np.divide(half, divisors, dtype=np.float32) for half in rows)
     seen[:, own] = held_out[:, own] = 0  # zero is exact, and in every range
-    if operand.row_grid is not None:  # nothing is known of the numbers that a move leaves
-        grid = SYMMETRIC if str(move) else operand.row_grid
-        return row_error(held_out, norms, grid) + rounded
+    if operand.row_error is not None:
+        return operand.row_error(held_out, norms, bool(str(move))) + rounded
     return rounding_error(seen, held_out, norms, operand.grid, clips=clips) + rounded

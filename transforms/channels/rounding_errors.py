@@ -5,24 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ops.array_types import Float32Array, Float64Array
-from ops.channel_sums import channel_sums
 from ops.integers import range_scale
 from ops.squared_errors import squared_errors
 from transforms.plan.quant_spec import QuantSpec
-from transforms.plan.run_time_rounding import RowGrid
 
 _SHARES = (1.0, 0.8, 0.64)  # of the full range, for methods that clip
-
-
-def row_error(held_out: Float32Array, norms: Float64Array, grid: RowGrid) -> float:
-    """Return the mean squared error of what layers make that rounding rows, each to its range, causes.
-
-    ``norms``: of the weights' rows.
-    """
-    numbers = np.abs(held_out) if grid.of_magnitudes else held_out
-    scales = np.maximum(numbers.max(1, keepdims=True), np.float32(grid.least)) / np.float32(grid.steps)
-    errors = held_out - np.clip(np.rint(held_out / scales), -grid.zero_point, grid.steps) * scales
-    return float(channel_sums(errors, 1)[1] @ norms) / max(1, len(held_out))
 
 
 def rounding_error(

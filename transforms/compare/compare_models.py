@@ -14,12 +14,12 @@ from transforms import model_io
 from transforms.compare.as_quantized import as_quantized
 from transforms.compare.compare_results import Comparison, compare_arrays, without_metrics
 from transforms.compare.describe_model import ModelDescription, describe_model
-from transforms.compare.float_products import write_float_products
 from transforms.compare.grid_histogram import GridHistogram
 from transforms.compare.match_tensors import match_tensors
 from transforms.compare.measure_run import Costs, Data, measure_both
 from transforms.compare.tensor_statistics import LayerStatistics, SideBySide
 from transforms.conversion.quantized_already import refuse_swapped
+from transforms.conversion.rows import features_of
 from transforms.graph.output_view import ALL, OutputView, output_view
 from transforms.run.run_model import open_model
 
@@ -78,7 +78,8 @@ def compare_models(
     results, count, widened = _compare_results(float_path, quantized_path, data, view, progress, pooled)
     models = describe_model(graphs[0], float_path), describe_model(graphs[1], quantized_path)
     graphs = as_quantized(graphs[0], graphs[1], lambda: model_io.load(float_path)), graphs[1]
-    write_float_products(graphs[1])
+    for feature in features_of(graphs[1]):
+        feature.write_float(graphs[1])
     matches, missing = match_tensors(*graphs)
     inputs = open_model(float_path, data.options).inputs
     both = SideBySide(*graphs, matches, data.options)

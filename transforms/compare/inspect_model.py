@@ -12,12 +12,12 @@ import onnxruntime as ort
 
 from ops.formats import Format
 from ops.registration import AMD_DOMAIN, DOMAIN
+from transforms import features
 from transforms.compare.light_file import IN_MEMORY, LightFile, read_light
 from transforms.compare.node_formats import type_name
 from transforms.compare.number_formats import RoundedTensors, Row, weight_rows
 from transforms.files.named_file import parse_toml
 from transforms.functions.attach_functions import is_own
-from transforms.functions.unpackers import format_of_own
 from transforms.graph.proto_graphs import each_node
 from transforms.model import detached_weights, provenance
 from transforms.model.read_model import ModelError
@@ -159,7 +159,7 @@ def _stored(model: onnx.ModelProto) -> dict[str, int]:
 def _functions(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for function in model.functions:
-        kind = OWN if is_own(function) else PACKED if format_of_own(function) else OTHER
+        kind = OWN if is_own(function) else PACKED if features.coded_in([function.domain]) else OTHER
         count, size = found.get(kind, (0, 0))
         found[kind] = count + 1, size + function.ByteSize()
     return found

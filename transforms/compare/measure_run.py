@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transforms.run.beside_float import BesideFloat, KernelTime, time_beside_float
 from transforms.run.fitted import Fitting
-from transforms.run.image_inputs import ImageOptions
+from transforms.run.image_options import ImageOptions
 from transforms.run.run_model import open_model
 from transforms.run.samples import Samples
 from transforms.run.turns import Timing

@@ -11,14 +11,12 @@ import numpy as np
 import onnx
 
 from ops.formats import ATTRIBUTES, FORMATS, Format, format_of
+from transforms import features
 from transforms.compare.light_file import LightFile, read_constant
 from transforms.compare.node_formats import NARROW, rounded_type, type_name
 from transforms.functions import DOMAIN as PACKED
-from transforms.functions.pack_constant import LastEncoded, may_be_packed, pack_constant
-from transforms.functions.turns import stored_names
-from transforms.functions.unpackers import format_of_op
 from transforms.graph.lazy_values import Weight
-from transforms.graph.proto_graphs import each_graph, each_node
+from transforms.graph.proto_graphs import each_graph
 from transforms.graph.qdq import DEQUANTIZE, QUANTIZE
 
 PACKED_WORDS, ON_GRID_WORDS = " in codes", " as float32"
@@ -75,15 +73,12 @@ def weight_rows(file: LightFile, formats: Sequence[Format] = ()) -> dict[str, Ro
     """
     rows: dict[str, Row] = {}
     stored = {tensor.name: _stored_bytes(tensor) for tensor in _constants(file.model.graph)}
-    waiting, codes = stored_names(file.model), set[str]()
-    for node in each_node(file.model.graph):
-        format_and_variant = format_of_op(node.op_type) if node.domain == PACKED else None
-        if format_and_variant is not None:
-            inputs = {waiting.get(name, name) for name in node.input}
+    codes = set[str]()
+    for coded in features.coded_in([PACKED]):
+        for fmt, elements, inputs in coded.calls(file.model):
             codes |= inputs
-            shape = next((list(a.ints) for a in node.attribute if a.name == "shape"), [])
-            row = rows.setdefault(format_and_variant[0].name + PACKED_WORDS, Row())
-            row.add(math.prod(shape), sum(stored.get(name, 0) for name in inputs))
+            row = rows.setdefault(fmt.name + PACKED_WORDS, Row())
+            row.add(elements, sum(stored.get(name, 0) for name in inputs))
     for tensor in _constants(file.model.graph):
         if tensor.name in codes:
             continue
@@ -116,15 +111,12 @@ def _grid(tensor: onnx.TensorProto, mapped: Mapping[str, Weight], formats: Seque
     if tensor.data_type != onnx.TensorProto.FLOAT or not tensor.dims or _count(tensor) < _SMALL:
         return None
     values = read_constant(tensor, mapped)
-    if values is None or not may_be_packed(values):
+    if values is None:
         return None
     axes = sorted(range(values.ndim), key=lambda axis: axis != min(1, values.ndim - 1))
     known = sorted((f for f in formats or FORMATS.values() if f.block > 1), key=lambda fmt: fmt.bits)
-    for fmt in known:
-        for axis in axes:
-            if pack_constant(values, fmt, axis, LastEncoded()) is not None:
-                return fmt.name + ON_GRID_WORDS
-    return None
+    grids = (coded.grid_of(values, known, axes) for coded in features.coded_in([PACKED]))
+    return next((fmt.name + ON_GRID_WORDS for fmt in grids if fmt is not None), None)
 
 
 _FLOATS = {int(onnx.TensorProto.FLOAT), int(onnx.TensorProto.DOUBLE), *NARROW}

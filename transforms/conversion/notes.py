@@ -36,13 +36,13 @@ def _note_widened(plan: QuantizationPlan, done: Record) -> None:
         done.notes.append(f"4 bits in place of 2: {some_names(names)}; {reason}")
 
 
-def _note_routers(plan: QuantizationPlan, done: Record) -> None:
-    """Say which routers of experts have more bits than other layers."""
-    if found := plan.specs.formats.routers:
+def _note_choosing(plan: QuantizationPlan, done: Record) -> None:
+    """Say which products have more bits than other layers since they choose what is computed."""
+    if found := plan.specs.formats.choosing:
         weight = plan.specs.formats[found[0]].weight
         names = some_names([label_of(node) for node in found])
         bits = "in float" if weight is None else f"in {weight.name}"
-        done.notes.append(f"Weights {bits} that choose experts: {names}; layers entries change that")
+        done.notes.append(f"Weights {bits} that choose what is computed: {names}; layers entries change that")
 
 
 def _note_lengths(plan: QuantizationPlan, done: Record) -> None:
@@ -89,7 +89,7 @@ _NOTES = (
     _note_whole,
     _note_infinite,
     _note_widened,
-    _note_routers,
+    _note_choosing,
     _note_lengths,
     _note_finer,
 )

@@ -150,7 +150,7 @@ def features_of(graph: gs.Graph) -> tuple[features.Feature, ...]:
     return features.open_in(node.op for node in walk.nodes(graph))
 
 
-def run_feature_rows(work: HasGraph, place: str) -> None:
-    """Enter the rows that the features of a graph have at a place of the recipes."""
-    for feature in features_of(work.graph):
+def run_feature_rows(work: HasGraph, opened: Iterable[features.Feature], place: str) -> None:
+    """Enter the rows that some features have at a place of the recipes."""
+    for feature in opened:
         run_rows(work, feature.rows.get(place, ()))

@@ -11,9 +11,8 @@ from transforms.align_concat import align_concat
 from transforms.conversion.notes import note_plan
 from transforms.conversion.record import Record
 from transforms.conversion.rewriting import Rewritten
-from transforms.conversion.rows import Row, run_feature_rows
+from transforms.conversion.rows import Row, features_of, run_feature_rows
 from transforms.insert_qdq import insert_qdq
-from transforms.plan.dynamic_products import dynamic_products
 from transforms.plan.qparams import Ranges
 from transforms.plan.quant_spec import TABLE
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -23,8 +22,6 @@ from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO
 from transforms.scheme.targets import FOLDING, ON_CPU
-
-DYNAMIC = "products that round their inputs at run time"
 
 _ALIGNED = "Concats on one scale"
 _BOUNDED = "weights in int8 with which no pair of products saturates"
@@ -57,13 +54,13 @@ def write_plan(
     note_plan(plan, done)
     if plan.scheme.align_concat == AUTO and ranges is not None:
         done.changes[_ALIGNED] = plan.settle(ranges.extremes())
-    dynamic = dynamic_products(plan)
+    rounded = [form.planned(plan) for form in plan.specs.formats.at_run_time]
     tables = stored_tables(plan)  # as long as nodes are those that the scheme speaks of
     insert_qdq(plan, ranges, memory=memory, grids=done.grids)
     if tables:
         _write_tables(plan, tables, done, memory)
-    if dynamic:
-        _write_dynamic(plan, dynamic, done)
+    for products in rounded:
+        products.write(done)
 
 
 def _write_tables(
@@ -74,16 +71,6 @@ def _write_tables(
 
     if count := quantize_tables(plan.graph, tables, memory):
         done.tensors[TABLE_FORMAT, TABLE] = count
-
-
-def _write_dynamic(plan: QuantizationPlan, products: list[gs.Node], done: Record) -> None:
-    """Let products round their inputs at run time."""
-    from transforms.quantize_dynamic import quantize_dynamic
-    from transforms.runtime_workarounds import sum_before_layernorm
-
-    if count := quantize_dynamic(plan.graph, ranges=plan.scheme.dynamic_ranges, nodes=products):
-        done.changes[DYNAMIC] = count
-        sum_before_layernorm(plan.graph)
 
 
 def fold_relus(work: Rewritten) -> int:
@@ -144,7 +131,7 @@ def keep_weights_float(work: Rewritten) -> int:
 
 def finish_features(work: Rewritten) -> int:
     """Enter the rows that features have for a quantized graph."""
-    run_feature_rows(work, "finish")
+    run_feature_rows(work, features_of(work.graph), "finish")
     return 0
 
 
@@ -185,7 +172,7 @@ FINISH: tuple[Row[Rewritten], ...] = (
         after=_BUILT,
     ),
     Row(keep_weights_float, when=lambda work: work.scheme.target == ON_CPU, after=_BUILT),
-    Row(finish_features, features.OPERATORS, after=_BUILT),
+    Row(finish_features, features.MARKS, after=_BUILT),
     Row(
         narrow_indices,
         when=lambda work: work.scheme.target in FOLDING and _has_narrow_weights(work.scheme),

@@ -1,157 +1,95 @@
 """Features: kinds of layers with rows, moves and forms of weights of their own, each in one folder.
 
-The rest of ``transforms`` asks for the feature of a node or of a graph, and names none. A folder defines one
-object ``FEATURE`` in ``feature.py``, which is imported with the first node of its operators; rewrites at the
-top of ``transforms`` import the other modules of their folder. Types of packages above are ``Any`` here.
+The rest of ``transforms`` asks for the features of a node, a graph, a scheme, an option or a file, and names
+none. A folder defines one object ``FEATURE`` in ``feature.py``, which is imported where one of its marks
+first occurs; rewrites at the top of ``transforms`` import the other modules of their folder. A folder without
+marks has rows in recipes, which are imported when they are entered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Set
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
 
 import onnx_graphsurgeon as gs
 
-from ops.array_types import AnyArray, Float32Array, QParams
-from ops.formats import Format
+from transforms.features.hooks import CodedWeights, Feature, ModelView, SampleFiles, WeightForm
 
 FEATURES: Mapping[str, Collection[str]] = MappingProxyType(
-    {"experts": ("MoE",), "recurrent": ("LSTM", "GRU", "RNN")}
+    {
+        "caches": ("kv_cache", "int8", "uint8"),
+        "dynamic": ("dynamic", "MatMulInteger Cast Mul", "ReduceMax Max Div QuantizeLinear"),
+        "experts": ("MoE", *(f"few_bits {operator}" for operator in ("TopK", "ArgMax", "ArgMin", "QMoE"))),
+        "images": (".png", ".jpg", ".jpeg"),
+        "language": (),
+        "packed": ("onnx_narrow",),
+        "recurrent": ("LSTM", "GRU", "RNN"),
+    }
 )
-"""The operators of each folder."""
+"""The marks of each folder: operators of nodes, or several together, ``few_bits``, keys of a scheme, options
+of a job, types of inputs, suffixes of samples, and domains of functions."""
+
+FEW_BITS = "few_bits"
+"""The mark of weights in less than 8 bits."""
 
 _STANDARD_DOMAINS = (None, "", "ai.onnx")
 
 
-class StoredWeight(Protocol):
-    """A weight that nodes make of stored integers."""
-
-    @property
-    def source(self) -> gs.Constant:
-        """The constant that is stored."""
-
-    @property
-    def integers(self) -> AnyArray:
-        """Its integers in the shape of the weight."""
-
-    @property
-    def nodes(self) -> Sequence[gs.Node]:
-        """The nodes that read it, in order; the last one makes the weight."""
-
-    @property
-    def format(self) -> str:
-        """The name of the format of the integers."""
-
-    def values(self) -> Float32Array:
-        """Return the numbers that the integers stand for."""
-
-
-class WeightForm(Protocol):
-    """How weights of operators that are no dot products are stored."""
-
-    @property
-    def inputs(self) -> Collection[int]:
-        """The inputs that are weights."""
-
-    def is_weight(self, node: gs.Node, index: int) -> bool:
-        """Return whether an input is a stored float weight."""
-
-    def takes(self, fmt: Format | None, weight: gs.Constant, scheme: Any) -> bool:
-        """Return whether a weight is stored in a format of a scheme."""
-
-    def grid(self, fmt: Format, weight: gs.Constant, block: int, method: str) -> Any:
-        """Return the grid of a weight, a :class:`transforms.plan.quant_spec.QuantSpec`."""
-
-    def write(
-        self,
-        names: Any,
-        source: gs.Constant,
-        integers: Any,
-        grid: tuple[QParams, int],
-        target: gs.Variable,
-        scheme: Any,
-    ) -> list[gs.Node]:
-        """Return the nodes that make the target of the integers of a weight, with free names of walk.Names.
-
-        ``grid``: scales and zero points, and the size of blocks.
-        """
-
-    def read(self, tensor: gs.Tensor) -> StoredWeight | None:
-        """Return the integers that a tensor is made of, None for another tensor."""
-
-
-@dataclass(frozen=True, eq=False)
-class Feature:
-    """What nodes of some operators add to recipes, plans and searches.
-
-    Attributes
-    ----------
-    noun : str
-        What a layer with one of these operators is called in a sentence, with its article.
-    domains : collection of str
-        Those of the operators; empty for ONNX's own.
-    weights : WeightForm, optional
-        How weights are stored, if the operators have some.
-    limits : function, optional
-        Returns the least and the greatest number of an output of a node, None where nothing is known.
-    written_as : set of (str, str)
-        Operators, and others in whose form a rewrite writes them.
-    rows : mapping of str to sequence of Row
-        Rows by the place in recipes where they are entered: "finish", after the graph is quantized, and
-        "store", where its parts are written as operators of ONNX Runtime.
-    is_stored : function, optional
-        Returns whether something of a graph is stored in few bits by rows of "store", which a plan leaves as
-        it is; ``matmul_nbits`` asks for it.
-    moves : sequence of Move
-        What outputs decide, after the moves for every graph.
-    """
-
-    noun: str
-    domains: Collection[str] = ()
-    weights: WeightForm | None = None
-    limits: Callable[[gs.Node, gs.Tensor], tuple[float, float] | None] = lambda node, tensor: None
-    written_as: Collection[tuple[str, str]] = ()
-    rows: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    is_stored: Callable[[gs.Graph], bool] | None = None
-    moves: Sequence[Callable[[Any], None]] = ()
-
-
-_BY_OPERATOR: dict[str, Feature | str] = {
-    operator: folder for folder, operators in FEATURES.items() for operator in operators
-}
-OPERATORS: Set[str] = _BY_OPERATOR.keys()
-"""The operators of all features, of those that are registered later, too."""
+_BY_MARK: dict[str, Feature | str] = {mark: folder for folder, marks in FEATURES.items() for mark in marks}
+MARKS: Set[str] = _BY_MARK.keys()
+"""The marks of all features, of those that are registered later, too."""
 
 
 def register(feature: Feature, operators: Iterable[str]) -> None:
     """Enter a feature where one of some operators occurs, which no other feature may have."""
     for operator in operators:
-        if operator in _BY_OPERATOR:
+        if operator in _BY_MARK:
             raise ValueError(f"operator {operator} belongs to {_feature(operator).noun} already")
-        _BY_OPERATOR[operator] = feature
+        _BY_MARK[operator] = feature
 
 
 def remove(feature: Feature) -> None:
     """Take a feature away that was registered."""
-    for operator in [name for name, other in _BY_OPERATOR.items() if other is feature]:
-        del _BY_OPERATOR[operator]
+    for operator in [name for name, other in _BY_MARK.items() if other is feature]:
+        del _BY_MARK[operator]
 
 
 def of(node: gs.Node) -> Feature | None:
     """Return the feature of a node, None for most."""
-    if node.op not in _BY_OPERATOR:
+    if node.op not in _BY_MARK:
         return None
     feature = _feature(node.op)
     domains = feature.domains or _STANDARD_DOMAINS
     return feature if node.domain in domains else None
 
 
-def open_in(operators: Iterable[str]) -> tuple[Feature, ...]:
-    """Return the features of a graph with some operators, in the order of their first operator."""
-    return tuple(dict.fromkeys(_feature(name) for name in operators if name in _BY_OPERATOR))
+def open_in(marks: Iterable[str]) -> tuple[Feature, ...]:
+    """Return the features with a mark that is among some, as the operators of a graph."""
+    present = set(marks)
+    return tuple(dict.fromkeys(_feature(mark) for mark in _BY_MARK if present.issuperset(mark.split())))
+
+
+def asked_for(*holders: object) -> tuple[Feature, ...]:
+    """Return the features that attributes of objects ask for, as keys of a scheme and of its rules."""
+    return open_in(mark for mark in MARKS for holder in holders if getattr(holder, mark, None))
+
+
+def view_of(graph: gs.Graph) -> ModelView | None:
+    """Return how a model is run whose interface differs from that of its float model, None for most."""
+    opened = open_in(str(tensor.dtype) for tensor in graph.inputs)
+    return next((view for feature in opened if (view := feature.view(graph))), None)
+
+
+def coded_in(domains: Iterable[str]) -> tuple[CodedWeights, ...]:
+    """Return how functions of some domains decode weights, empty for most."""
+    return tuple(feature.coded for feature in open_in(domains) if feature.coded is not None)
+
+
+def files_of(path: Path) -> SampleFiles | None:
+    """Return how a file of samples is read, None for one of arrays."""
+    return next((feature.files for feature in open_in([path.suffix.lower()])), None)
 
 
 def weights_of(node: gs.Node) -> WeightForm | None:
@@ -172,10 +110,10 @@ def reads_stored(node: gs.Node) -> bool:
     return form is not None and any(form.read(node.inputs[index]) is not None for index in form.inputs)
 
 
-def _feature(operator: str) -> Feature:
-    feature = _BY_OPERATOR[operator]
+def _feature(mark: str) -> Feature:
+    feature = _BY_MARK[mark]
     if isinstance(feature, str):
         loaded: Feature = import_module(f"{__name__}.{feature}.feature").FEATURE
-        _BY_OPERATOR.update(dict.fromkeys(FEATURES[feature], loaded))
+        _BY_MARK.update(dict.fromkeys(FEATURES[feature], loaded))
         return loaded
     return feature

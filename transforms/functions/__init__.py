@@ -1,7 +1,6 @@
-"""Our operators, and the decoding of packed weights, as ONNX functions in standard operators.
+"""Our operators as ONNX functions in standard operators, whose bodies are text of ``onnx.parser``.
 
-:mod:`transforms.functions.attach_functions` attaches those of operators,
-:mod:`transforms.functions.unpackers` those that decode; the bodies are text of ``onnx.parser``.
+:mod:`transforms.functions.attach_functions` attaches them. Those that decode packed weights are a feature.
 """
 
 DOMAIN = "onnx_narrow"

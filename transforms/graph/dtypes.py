@@ -12,6 +12,7 @@ import onnx_graphsurgeon as gs
 
 FLOAT = int(onnx.TensorProto.FLOAT)
 FLOAT16 = int(onnx.TensorProto.FLOAT16)
+INT8, UINT8 = int(onnx.TensorProto.INT8), int(onnx.TensorProto.UINT8)
 BFLOAT16 = int(onnx.TensorProto.BFLOAT16)
 
 _DISCRETE = frozenset(

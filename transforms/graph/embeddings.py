@@ -11,13 +11,12 @@ cancels: an error beside it looks small. Whoever compares logits leaves that mea
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.graph import dtypes, walk
 from transforms.graph.dot_products import is_dot_product
+from transforms.graph.qdq import GATHER_BLOCKS, MATMUL_NBITS
 from transforms.graph.rewire import onnx_op
 from transforms.graph.shapes import shape_of
 
@@ -26,8 +25,8 @@ _MATRIX_RANK = 2
 _BETWEEN = frozenset({"Add", "Mul", "Div", "Tanh", "Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """Operators that may follow the product: a bias, a factor, a soft limit, another type or shape."""
 
-_TABLES = (dtypes.FLOAT, dtypes.FLOAT16)
-"""Types of embeddings."""
+_TABLES = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.INT8, dtypes.UINT8)
+"""Types of embeddings, and of the integers that they are stored in."""
 
 
 def is_lookup(node: gs.Node, table: gs.Tensor) -> bool:
@@ -58,11 +57,22 @@ def _is_factor(node: gs.Node, tensor: gs.Tensor) -> bool:
     return is_product and [i for i, one in enumerate(node.inputs) if one is tensor] == [1]
 
 
-def is_table(tensor: gs.Tensor, types: Collection[int] = (dtypes.FLOAT,)) -> bool:
-    """Return whether a tensor is a matrix of floats, of float32 by default, whose rows a Gather reads."""
+def is_table(tensor: gs.Tensor) -> bool:
+    """Return whether a tensor is a matrix of float32 whose rows a Gather reads."""
     if not isinstance(tensor, gs.Constant) or len(tensor.shape) != _MATRIX_RANK:
         return False
-    return dtypes.element_type(tensor) in types and any(is_lookup(node, tensor) for node in tensor.outputs)
+    return dtypes.is_type(tensor, dtypes.FLOAT) and any(is_lookup(node, tensor) for node in tensor.outputs)
+
+
+def rows_looked_up(node: gs.Node) -> int:
+    """Return how many rows a stored matrix has in which a node looks some up, in integers too; else 0."""
+    if node.op != GATHER_BLOCKS and onnx_op(node) != "Gather":
+        return 0
+    table = node.inputs[0]
+    is_matrix = isinstance(table, gs.Constant) and len(table.shape) == _MATRIX_RANK
+    if not is_matrix or dtypes.element_type(table) not in _TABLES:
+        return 0
+    return int(table.shape[0]) if node.op == GATHER_BLOCKS or is_lookup(node, table) else 0
 
 
 def is_tied(tensor: gs.Tensor) -> bool:
@@ -104,7 +114,7 @@ def logits_of(graph: gs.Graph) -> frozenset[str]:
 
 def logits_tensors(graph: gs.Graph) -> list[gs.Tensor]:
     """Return these outputs."""
-    tokens = {int(table.shape[0]) for table in walk.constants(graph) if is_table(table, _TABLES)}
+    tokens = {rows_looked_up(node) for node in walk.nodes(graph)} - {0}
     return [
         output
         for output in graph.outputs
@@ -142,8 +152,9 @@ def _rotates(node: gs.Node) -> bool:
 
 
 def _last_product(tensor: gs.Tensor) -> gs.Node | None:
-    """Return the dot product that makes an output, with a bias, a factor or a soft limit after it."""
+    """Return the dot product, or MatMulNBits, that makes an output, with a bias, factor or limit after it."""
     node = walk.producer(tensor)
     for step in walk.steps_to(tensor, lambda one: one.op in _BETWEEN):
         node = walk.producer(walk.computed_inputs(step)[0])
-    return node if node is not None and is_dot_product(node) else None
+    is_product = node is not None and (node.op == MATMUL_NBITS or is_dot_product(node))
+    return node if is_product else None

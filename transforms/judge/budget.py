@@ -29,11 +29,12 @@ def has_many_nodes(graph: gs.Graph) -> bool:
 
 
 class Budget:
-    """Runs of a quantized model that are left; ``opened``: those that another model of it costs."""
+    """Runs of a quantized model that are left, of the ``whole``; ``opened``: those that another one costs."""
 
     def __init__(self, runs: int, opened: int = 0) -> None:
         """Start with all runs."""
-        self.runs, self.opened = runs, opened
+        self.runs = self.whole = runs
+        self.opened = opened
 
     @classmethod
     def of(cls, graph: gs.Graph, statistics: Calibration, effort: str = "normal") -> Budget:

@@ -1,7 +1,7 @@
 """One model in one session for all candidates that differ in ranges, scales, biases and float tensors.
 
-Scales, zero points, rounded weights, corrected biases and switches that leave tensors in float are its
-inputs. A candidate is a scheme: what it says of these is fed.
+Scales, zero points, rounded weights, corrected biases and switches that leave tensors and layers in float are
+its inputs. A candidate is a scheme: what it says of these is fed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ops.integers import range_scale
 from transforms.calibrate.calibration import Calibration, options_of
 from transforms.calibrate.methods import CalibrationOptions, choose_range
 from transforms.graph import walk
+from transforms.graph.selection import exactly, label_of
 from transforms.judge.errors import Errors
 from transforms.judge.judge import Judge
 from transforms.judge.switchable_ranges import BiasSite, RangeSite, WeightSite, switchable_ranges
 from transforms.model.copy_graph import copy_graph
 from transforms.plan.bias_correction import corrected, corrected_inputs
-from transforms.plan.dynamic_products import dynamic_products, round_at_run_time
 from transforms.plan.qparams import QParamsTable, shared_range
 from transforms.plan.quant_spec import BIAS, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan, each_use
@@ -30,16 +30,25 @@ from transforms.plan.weight_cache import WeightMemory
 from transforms.run.run_model import open_model
 from transforms.runtime.session import OpenModel
 from transforms.scheme import Scheme
+from transforms.scheme.layer_rule import IN_FLOAT
 from transforms.scheme.scheme import FLOAT32, POWER_OF_TWO
 
 PlanOf = Callable[[gs.Graph, Scheme], QuantizationPlan]
 
-FED = ("calibrate_method", "calibrate_tensors", "per_channel", "weight_method", "correct_biases", "tensors")
-"""Keys of a scheme in which candidates may differ; of ``tensors``, those that are left in float32."""
+_OF_WEIGHTS = ("per_channel", "weight_method")
+
+FED = ("calibrate_method", "calibrate_tensors", "correct_biases", "tensors", "layers", *_OF_WEIGHTS)
+"""Keys of a scheme in which candidates may differ; of ``tensors`` and ``layers``, which are left in float32.
+
+Such layers are named one by one.
+"""
 
 _ONE_KIND = 1 << 27
 """Bytes of weights above which the rounded ones of one kind of candidates are kept, and of one form of the
 model: each is another copy."""
+
+_BOTH = 2
+"""The number of both folds together, after those of each."""
 
 _Kind = tuple[bool | str, str]
 Read = Callable[[AnyArray], AnyArray]
@@ -57,13 +66,10 @@ class CandidateModel:
         statistics: Calibration | None,
         judge: Judge,
         memory: WeightMemory,
-        *,
-        switches: bool = False,
     ) -> None:
         """Open the model of a scheme in which nothing is open; the graph is not changed.
 
         ``statistics``: with those of both folds; None for formats that need none. ``memory``: of weights.
-        ``switches``: whether computed tensors may be left in float.
         """
         self._graph, self._scheme, self._plan_of = graph, scheme, plan_of
         self._judge, self._memory, self._statistics = judge, memory, statistics
@@ -72,33 +78,37 @@ class CandidateModel:
         if statistics is not None:
             plan.settle(statistics.extremes())
         judge.reference.show(copy)
-        dynamic = dynamic_products(plan)
-        self.inputs = switchable_ranges(plan, switches=switches)
-        round_at_run_time(copy, dynamic, scheme.dynamic_ranges)
+        rounded = [form.planned(plan) for form in plan.specs.formats.at_run_time]
+        self.inputs = switchable_ranges(plan)
+        for products in rounded:
+            products.emulate()
         self._shown = judge.shown
         self._opened: OpenModel | None = self._open()
-        self._nodes = list(walk.nodes(graph))
-        self._numbers = {id(node): number for number, node in enumerate(self._nodes)}
+        self.nodes = list(walk.nodes(graph))
+        self._numbers = {id(node): number for number, node in enumerate(self.nodes)}
         self._weight_of = {weight.use: weight for weight in self.inputs.weights}
         self._plan = plan_of(graph, scheme)
         read = corrected_inputs(self._plan)
-        folds = [statistics.half(fold, statistics.options) for fold in range(2)] if statistics else []
-        self._means = [fold.means(read) for fold in folds]
         self._ranges: dict[tuple[int, str], Calibration] = {}
+        folds = () if statistics is None else (0, 1, _BOTH)
+        self._means = [self._of_fold(scheme, fold).means(read) for fold in folds]
         self._grids: dict[tuple[int, str, str], Mapping[str, AnyArray]] = {}
         self._tables: dict[_Kind, Mapping[tuple[int, int], Read]] = {}
         self._weights: dict[tuple[str, _Kind], AnyArray] = {}
         self._is_large = sum(weight.stored.nbytes for weight in self.inputs.weights) > _ONE_KIND
         self._biases: dict[tuple[str, _Kind, int], AnyArray] = {}
 
-    def errors(self, scheme: Scheme, places: Sequence[int] | None = None) -> Errors:
-        """Return the errors of a candidate on all samples, or some: each with ranges from the other fold."""
+    def errors(self, scheme: Scheme, places: Sequence[int] | None = None, *, whole: bool = False) -> Errors:
+        """Return the errors of a candidate on all samples, or some: each with ranges from the other fold.
+
+        ``whole``: with ranges from all samples, so that errors are of rounding more than of what is cut off.
+        """
 
         self._opened = self._opened or self._open()
         run = self._opened.run
 
         def _run_of(fold: int) -> Callable[[Feed], Feed]:
-            fed = self.feed(scheme, 1 - fold)
+            fed = self.feed(scheme, _BOTH if whole else 1 - fold)
             return lambda feed: run({**feed, **fed}, self._shown)
 
         return self._judge.errors(_run_of, places)
@@ -119,16 +129,24 @@ class CandidateModel:
     def feed(self, scheme: Scheme, fold: int) -> Feed:
         """Return what is fed beside a sample for a candidate, with ranges from one fold."""
         kept = {name for name, format in scheme.tensors.items() if format == FLOAT32}
+        floats = self._in_float(scheme)
         found = dict(self.grids(scheme, fold))
         if self._is_large:
             self._forget_all_but(_kind_of(scheme))
         for weight in self.inputs.weights:
-            found[weight.input] = weight.values if weight.tensor in kept else self._weight(weight, scheme)
-        found |= {bias.input: self._bias(bias, scheme, fold) for bias in self.inputs.biases}
-        for site in self.inputs.ranges:
-            if site.switch:
-                found[site.switch] = np.asarray(site.tensor in kept)
+            is_float = weight.tensor in kept or weight.use[0] in floats
+            found[weight.input] = weight.values if is_float else self._weight(weight, scheme)
+        for bias in self.inputs.biases:
+            is_float = bias.node in floats
+            found[bias.input] = bias.values if is_float else self._bias(bias, scheme, fold)
+        for use in self.inputs.uses:
+            found[use.switch] = np.asarray(use.tensor in kept or use.consumer in floats)
         return found
+
+    def _in_float(self, scheme: Scheme) -> set[int]:
+        """Return the numbers of the nodes that a scheme leaves in float, each by its own name."""
+        names = {pattern for pattern, rule in scheme.layers.items() if rule == IN_FLOAT}
+        return {place for place, node in enumerate(self.nodes) if exactly(label_of(node)) in names}
 
     def grids(self, scheme: Scheme, fold: int) -> Mapping[str, AnyArray]:
         """Return scales and zero points of computed tensors for a candidate, with ranges from one fold."""
@@ -189,7 +207,8 @@ class CandidateModel:
         assert self._statistics is not None, "there are ranges"
         key = fold, _ranges_of(scheme)
         if key not in self._ranges:
-            self._ranges[key] = self._statistics.half(fold, options_of(scheme))
+            whole, options = self._statistics, options_of(scheme)
+            self._ranges[key] = whole.with_(options) if fold == _BOTH else whole.half(fold, options)
         return self._ranges[key]
 
     def _weight(self, site: WeightSite, scheme: Scheme) -> AnyArray:
@@ -207,7 +226,7 @@ class CandidateModel:
         key = site.input, kind, fold
         if key not in self._biases:
             error = self._weight(weight, scheme) - weight.values
-            new = corrected(self._nodes[site.node], site.values, error, self._means[fold])
+            new = corrected(self.nodes[site.node], site.values, error, self._means[fold])
             self._biases[key] = site.values if new is None else new
         return self._biases[key]
 
@@ -234,6 +253,3 @@ def _ranges_of(scheme: Scheme) -> str:
 
 def _kind_of(scheme: Scheme) -> _Kind:
     return scheme.per_channel, scheme.weight_method
-
-
-_OF_WEIGHTS = ("per_channel", "weight_method")

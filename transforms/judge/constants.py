@@ -35,6 +35,13 @@ PRICE = 3.0
 """dB that each tensor in float has to bring: it halves the error. Of formats without ranges, whose errors
 come from everywhere, twice that: a quarter is left. ``accuracy --presets A8W8 BFP16 FP16``"""
 
+PER_PERCENT = 0.3
+"""dB that layers in float have to bring for each percent of the model's bytes that they add: the table
+"Layers in float for the outputs" in docs/measurements.md. ``tests.benchmarks.bench_lossy --per-percent``"""
+
+ONE_OF = 3
+"""One of so many layers at most stays float for the outputs: with more, the model is another one."""
+
 DAMPINGS = (1.0, 0.01)
 """Damping of the shift towards float outputs where weights are rounded by outputs, of long sums over few rows
 as in decoders, and of convolutions: held-out samples choose one for each layer.
@@ -141,6 +148,10 @@ first. ``accuracy``"""
 
 MOST_MODELS = 24
 """Candidates of a search by halves: finding one of a thousand tensors takes 20. ``accuracy``"""
+
+LAYER_RUNS = (48, 256)
+"""Runs in which layers are ranked that may stay float: as many as there is time for, within these bounds.
+``tests.benchmarks.bench_lossy``"""
 
 MOST_COUNTED = 400_000_000
 """Numbers of all samples up to which histograms are made although no rule needs them: MSE is tried then.

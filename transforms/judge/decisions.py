@@ -40,6 +40,19 @@ class Tried:
 
 
 @dataclass(frozen=True)
+class LossyLayers:
+    """Layers in float that carried most of the loss, by the name of the first node, of so many layers.
+
+    ``gain``: on samples that did not rank them; ``more``: bytes of numbers that they add, as a share.
+    """
+
+    layers: tuple[str, ...]
+    count: int
+    gain: Gain
+    more: float
+
+
+@dataclass(frozen=True)
 class Checked:
     """The squared error of the outputs by their power that so many samples let expect.
 
@@ -122,14 +135,15 @@ class Checked:
 class Decisions:
     """Everything that was tried, in order, and notes on what was not; ``outputs``: how good they are.
 
-    ``left``: moves that no runs were left for, and their changes. ``fitted``: whether outputs of layers
-    rounded weights. ``searched``: whether outputs chose formats of layers, or texts tuned
-    weights.
+    ``lossy``: layers in float, None if none are. ``left``: moves that no runs were left for, and their
+    changes. ``fitted``: whether outputs of layers rounded weights. ``searched``: whether outputs chose
+    formats of layers, or texts tuned weights.
     """
 
     tried: list[Tried] = field(default_factory=list)
     left: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    lossy: LossyLayers | None = None
     outputs: Checked | None = None
     fitted: bool = False
     searched: bool = False

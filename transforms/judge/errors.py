@@ -77,7 +77,7 @@ class Errors:
         return Errors(np.maximum(self.errors, 10 ** (-decibels / 10) * self.signal), self.signal, self.count)
 
     def of_outputs(self, places: Sequence[int]) -> Errors:
-        """Return the errors of some of the outputs alone."""
+        """Return the errors of some of the outputs and views, as outputs."""
         return Errors(self.errors[:, places], self.signal[:, places], len(places))
 
     def largest(self, count: int) -> list[int]:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed, Float64Array
+from transforms import features
 from transforms.graph import walk
 from transforms.graph.qdq import MATMUL_NBITS
 from transforms.judge.channel_groups import split
@@ -24,11 +24,8 @@ from transforms.judge.constants import FEWEST, MOST_SAMPLES
 from transforms.judge.errors import Errors, energies, signals
 from transforms.judge.reference import KnownNames, Reference, Sample
 from transforms.run.run_each import run_each
-from transforms.run.run_model import Run, has_coded_inputs, open_model
+from transforms.run.run_model import Run, open_model
 from transforms.runtime.session import RunOptions
-
-if TYPE_CHECKING:
-    from transforms.run.two_steps import TwoSteps
 
 
 class Judge:
@@ -83,7 +80,7 @@ class Judge:
 
     def errors(self, run_of_fold: Callable[[int], Run], places: Sequence[int] | None = None) -> Errors:
         """Return the errors over all samples, or some: those of a fold by what is made for that fold."""
-        samples = self._samples()
+        samples = self._samples() if places is None else self.reference.samples(max(places, default=0) + 1)
         places = range(len(samples)) if places is None else places
         taken = [samples[place] for place in places]
         runs = {fold: run_of_fold(fold) for fold in dict.fromkeys(sample.fold for sample in taken)}
@@ -97,14 +94,15 @@ class Judge:
         self,
         graph: gs.Graph,
         shifts: Mapping[str, float] | None = None,
-        steps: TwoSteps | None = None,
+        steps: Callable[[Run], Run] | None = None,
         see: Callable[[Feed, Feed], None] | None = None,
         places: Sequence[int] | None = None,
     ) -> Errors:
         """Return the errors of a quantized model, which may not be used afterwards.
 
-        ``shifts``: by how much tensors are less than in the float model. ``steps``: how texts are read.
-        ``see``: told what is made of each feed. ``places``: of the samples, instead of all.
+        ``shifts``: by how much tensors are less than in the float model. ``steps``: returns
+        what runs a model in steps. ``see``: told what is made of each feed. ``places``: of the samples,
+        instead of all.
         """
         self._samples()  # closes the float model: large weights are in memory once
         run = _seen(self.opened(graph, shifts), steps, see)
@@ -114,7 +112,7 @@ class Judge:
         self,
         model_of: Callable[[int], tuple[gs.Graph, Mapping[str, float]]],
         folds: Sequence[int],
-        steps: TwoSteps | None = None,
+        steps: Callable[[Run], Run] | None = None,
         see: Callable[[Feed, Feed], None] | None = None,
     ) -> Errors:
         """Return the errors over all samples, of each by the model that is made for its fold.
@@ -135,7 +133,7 @@ class Judge:
     def opened(self, graph: gs.Graph, shifts: Mapping[str, float] | None = None) -> Run:
         """Return what runs a quantized model, which may not be used afterwards; it makes what is compared.
 
-        Caches in few bits are fed and compared as the numbers that they stand for.
+        Inputs and outputs of other forms than those of the float model are fed and compared as its numbers.
         """
         self.reference.show(graph)
         options = self.reference.options
@@ -148,11 +146,8 @@ class Judge:
             made = model.run(feed)
             return {**made, **{name: made[name] + shift for name, shift in back.items() if name in made}}
 
-        if not has_coded_inputs(graph):
-            return _run
-        from transforms.run.coded_caches import coded_caches, with_codes
-
-        return with_codes(_run, coded_caches(graph))
+        view = features.view_of(graph)
+        return _run if view is None else view.in_float(_run)
 
     def _energies(self, run: Run, sample: Sample) -> Float64Array:
         groups = self.reference.groups
@@ -173,9 +168,9 @@ class Judge:
         return Errors(np.array(errors), signal, len(self.reference.columns))
 
 
-def _seen(run: Run, steps: TwoSteps | None, see: Callable[[Feed, Feed], None] | None) -> Run:
+def _seen(run: Run, steps: Callable[[Run], Run] | None, see: Callable[[Feed, Feed], None] | None) -> Run:
     """Return what runs a model in steps, if there are any, and shows what it makes of each feed."""
-    run = steps.through(run) if steps else run
+    run = steps(run) if steps else run
 
     def _run(feed: Feed) -> Feed:
         made = run(feed)

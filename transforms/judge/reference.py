@@ -17,6 +17,7 @@ from transforms.graph.output_view import output_view
 from transforms.judge.channel_groups import ChannelGroups, Groups, channel_groups, joined_outputs, names_of
 from transforms.judge.constants import FEW_NUMBERS, FEW_SAMPLES
 from transforms.judge.output_views import show, views_of
+from transforms.judge.softmax_outputs import softmax_outputs
 from transforms.model.copy_graph import copy_graph
 from transforms.run.instrumented_model import InstrumentedModel
 from transforms.run.kept_arrays import KeptArrays
@@ -141,6 +142,14 @@ class Reference:
     def columns(self) -> list[str]:
         """The names of outputs in the order of what is compared: as often as they have groups of channels."""
         return [name for name in self.outputs for _ in names_of(name, self.groups)]
+
+    @property
+    def unsaturated(self) -> list[int]:
+        """The places in ``shown`` of the outputs, of those that end in a Softmax of what is before it."""
+        names = [name for name in self.shown for _ in names_of(name, self.groups)]
+        before = {name: str(tensor.name) for name, tensor in softmax_outputs(self._graph).items()}
+        views = {name: place for place, name in enumerate(names)}
+        return [views.get(before.get(name, ""), place) for place, name in enumerate(self.columns)]
 
     def tokens(self, outputs: Sequence[str]) -> list[int]:
         """Return the places of logits among some outputs: their errors are in nats, not shares of a power."""

@@ -24,7 +24,7 @@ class RangeSite:
 
     These names are empty for a format without ranges. ``members``: the tensors that share the scale.
     ``group``: the name of the first. ``tensor``: the name of the one that is put there; ``is_operand``:
-    whether a dot product reads it. ``switch``: the name of the input that leaves it in float, if any.
+    whether a dot product reads it.
     """
 
     scale: str
@@ -33,7 +33,6 @@ class RangeSite:
     members: Sequence[gs.Tensor]
     tensor: str
     is_operand: bool
-    switch: str = ""
 
     @property
     def group(self) -> str:
@@ -42,12 +41,25 @@ class RangeSite:
 
 
 @dataclass(frozen=True)
+class UseSite:
+    """A use of a computed tensor that may be left in float: the name of the input that does so.
+
+    ``tensor``: its name; ``consumer``: the number of the node, in the order of ``walk.nodes``, None of an
+    output of the model.
+    """
+
+    switch: str
+    tensor: str
+    consumer: int | None
+
+
+@dataclass(frozen=True)
 class WeightSite:
     """A constant that is fed as it is read: the name of the input, and one of its uses.
 
     ``stored``: its numbers, or how they are computed. ``use``: the number of a node, in the order of
     ``walk.nodes``, and which input of it. ``tensor``: the name of the constant; ``is_operand``: whether a dot
-    product reads it.
+    product reads it; ``bits``: of its format.
     """
 
     input: str
@@ -55,6 +67,7 @@ class WeightSite:
     use: tuple[int, int]
     tensor: str
     is_operand: bool
+    bits: float
 
     @property
     def values(self) -> AnyArray:
@@ -79,23 +92,24 @@ class SwitchableRanges:
     ranges: Sequence[RangeSite]
     weights: Sequence[WeightSite]
     biases: Sequence[BiasSite]
+    uses: Sequence[UseSite]
 
 
-def switchable_ranges(plan: QuantizationPlan, *, switches: bool = False) -> SwitchableRanges:
+def switchable_ranges(plan: QuantizationPlan) -> SwitchableRanges:
     """Write a plan into its graph with inputs in place of scales, zero points and rounded constants.
 
-    Biases stay float: they are as fine as the sums that they are added to. ``switches``: one more input, a
-    boolean, for each computed tensor, that leaves it in float.
+    Biases stay float: they are as fine as the sums that they are added to. One more input, a boolean, for
+    each use of a computed tensor of the main graph leaves it in float.
     """
-    return _Writer(plan, switches=switches).write()
+    return _Writer(plan).write()
 
 
 class _Writer:
     """One plan on its way into a graph."""
 
-    def __init__(self, plan: QuantizationPlan, *, switches: bool) -> None:
+    def __init__(self, plan: QuantizationPlan) -> None:
         self._plan, self._graph = plan, plan.graph
-        self._switches: dict[str, gs.Variable] | None = {} if switches else None
+        self._uses: list[UseSite] = []
         self._writer = QdqWriter(plan.graph, plan.scheme)
         self._insertions = Insertions()
         self._ranges: list[RangeSite] = []
@@ -117,7 +131,7 @@ class _Writer:
                 self._write(together, groups[id(together[0].tensor)])
         self._insertions.place(self._graph)
         import_domains(self._graph, self._writer.domains)
-        return SwitchableRanges(self._graph, self._ranges, self._weights, self._biases)
+        return SwitchableRanges(self._graph, self._ranges, self._weights, self._biases, self._uses)
 
     def _feed(self, site: QuantSite) -> None:
         """Let uses of a constant read an input."""
@@ -135,7 +149,8 @@ class _Writer:
         fed = dtypes.variable(name, dtypes.FLOAT, tensor)
         self._graph.inputs.append(fed)
         use, read = (self._numbers[id(node)], index), is_dot_product(node) or site.steps[-1].form is not None
-        self._weights.append(WeightSite(name, tensor._values, use, str(tensor.name), read))
+        bits = site.steps[-1].format.bits
+        self._weights.append(WeightSite(name, tensor._values, use, str(tensor.name), read, bits))
         site.redirect(fed)
 
     def _write(self, together: list[QuantSite], group: Sequence[gs.Tensor]) -> None:
@@ -150,11 +165,15 @@ class _Writer:
                 steps = site.steps[:length]
                 if steps in tensor_at:
                     continue
-                target = site.tensor if site.is_output and steps == site.steps else None
+                is_end = site.is_output and steps == site.steps and not self._is_switched(site)
+                target = site.tensor if is_end else None
                 pair = self._put(tensor_at[steps[:-1]], step, target, site, group)
                 nodes += pair
                 tensor_at[steps] = pair[-1].outputs[0]
-            site.redirect(tensor_at[site.steps])
+            if self._is_switched(site):
+                nodes += self._choices(site, source, tensor_at[site.steps])
+            else:
+                site.redirect(tensor_at[site.steps])
         self._insertions.add(first.owner, first.producer, nodes)
 
     def _put(
@@ -165,9 +184,8 @@ class _Writer:
         site: QuantSite,
         group: Sequence[gs.Tensor],
     ) -> list[gs.Node]:
-        switch = self._switch(site)
         neutral = (np.ones((), np.float32), np.zeros((), step.format.dtype)) if step.needs_range else None
-        nodes = self._writer.put(source, step, neutral, None if switch else target)
+        nodes = self._writer.put(source, step, neutral, target)
         scale = zero_point = ""
         if step.needs_range:
             inputs = [
@@ -178,31 +196,41 @@ class _Writer:
                 node.inputs[1], node.inputs[2] = inputs
             scale, zero_point = (str(tensor.name) for tensor in inputs)
         is_operand = any(is_dot_product(node) for node, _ in site.uses)
-        switch_name, name = "" if switch is None else str(switch.name), str(site.tensor.name)
-        if switch is not None or step.needs_range:
-            self._ranges.append(RangeSite(scale, zero_point, step, group, name, is_operand, switch_name))
-        return nodes if switch is None else [*nodes, self._choice(switch, source, nodes[-1], target)]
+        if step.needs_range or self._is_switched(site):
+            name = str(site.tensor.name)
+            self._ranges.append(RangeSite(scale, zero_point, step, group, name, is_operand))
+        return nodes
 
-    def _switch(self, site: QuantSite) -> gs.Variable | None:
-        """Return the input that leaves a tensor in float, the same for all its grids; None without any."""
-        if self._switches is None or not self._plan.specs.is_in_main_graph(site.tensor):
-            return None
-        name = str(site.tensor.name)
-        if name not in self._switches:
-            self._switches[name] = gs.Variable(
-                self._writer.names.derive(name, "in_float"), np.dtype(np.bool_), ()
-            )
-            self._graph.inputs.append(self._switches[name])
-        return self._switches[name]
+    def _is_switched(self, site: QuantSite) -> bool:
+        return self._plan.specs.is_in_main_graph(site.tensor)
+
+    def _choices(self, site: QuantSite, source: gs.Tensor, rounded: gs.Tensor) -> list[gs.Node]:
+        """Let each use of a tensor read it as it is or rounded; return the nodes that choose."""
+        inputs = dict[int, list[int]]()
+        readers = {id(node): node for node, _ in site.uses}
+        for node, index in site.uses:
+            inputs.setdefault(id(node), []).append(index)
+        nodes = []
+        for key, indices in inputs.items():
+            node = self._choice(site, source, rounded, self._numbers[key])
+            for index in indices:
+                readers[key].inputs[index] = node.outputs[0]
+            nodes.append(node)
+        if site.is_output:
+            nodes.append(self._choice(site, source, rounded, None))
+        return nodes
 
     def _choice(
-        self, switch: gs.Variable, source: gs.Tensor, rounded: gs.Node, target: gs.Tensor | None
+        self, site: QuantSite, source: gs.Tensor, rounded: gs.Tensor, consumer: int | None
     ) -> gs.Node:
-        """Return the node that lets the switch choose between a tensor and what is rounded of it."""
-        names = self._writer.names
-        made = target or dtypes.variable(names.derive(source.name, "chosen"), dtypes.FLOAT, source)
-        inputs = [switch, source, rounded.outputs[0]]
-        return gs.Node("Where", names.derive(made.name, "Where"), {}, inputs, [made])
+        """Return the node that lets a new input choose what a consumer reads, the model's for an output."""
+        names, name = self._writer.names, str(site.tensor.name)
+        switch = gs.Variable(names.derive(name, "in_float"), np.dtype(np.bool_), ())
+        self._graph.inputs.append(switch)
+        self._uses.append(UseSite(str(switch.name), name, consumer))
+        chosen = dtypes.variable(names.derive(name, "chosen"), dtypes.FLOAT, source)
+        target = site.tensor if consumer is None else chosen
+        return gs.Node("Where", names.derive(name, "Where"), {}, [switch, source, rounded], [target])
 
     def _input(self, like: gs.Tensor, suffix: str, dtype: np.dtype) -> gs.Variable:
         fed = gs.Variable(self._writer.names.derive(like.name, f"fed_{suffix}"), dtype, ())

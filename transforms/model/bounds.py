@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
+from transforms import features
 from transforms.files.external_file import is_inside
 from transforms.files.named_file import named
 from transforms.graph.dtypes import numpy_type
@@ -45,15 +46,6 @@ class Bounds(NamedTuple):
     reread: bool = False
 
 
-def _has_packed(model: onnx.ModelProto) -> bool:
-    """Return whether functions made here decode weights."""
-    if not model.functions:
-        return False
-    from transforms.functions.unpackers import format_of_own
-
-    return any(map(format_of_own, model.functions))
-
-
 def refuse_bomb(path: Path) -> Bounds:
     """Raise ModelError, naming the file, for what local functions, sparse tensors or constants come to.
 
@@ -66,7 +58,7 @@ def refuse_bomb(path: Path) -> Bounds:
             return Bounds()
         unsafe = unsafe_optimizers(model.graph)
         claimed = sum(map(_claimed, model.graph.initializer))
-        is_packed = _has_packed(model)
+        is_packed = bool(features.coded_in(function.domain for function in model.functions))
         has_sparse = any(detached_weights.sparse_in_functions(model))
         if is_packed or has_sparse or _has_data_elsewhere(model, path):
             return Bounds(claimed, unsafe, reread=True)
@@ -108,10 +100,8 @@ def reread(path: Path) -> tuple[onnx.ModelProto, dict[str, Weight]]:
 
 def _unpack(light: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     """Decode the packed weights of a light model, in place; ModelError for what it then comes to."""
-    if light.functions:
-        from transforms.functions.packed_calls import unpack_calls
-
-        unpack_calls(light, weights)
+    for coded in features.coded_in(function.domain for function in light.functions):
+        coded.decode(light, weights)
     copy = onnx.ModelProto()
     copy.CopyFrom(light)
     _refuse_constants(copy, weights)
@@ -154,6 +144,10 @@ _ABORTS = "QDQPropagationTransformer"
 """Ends the process where a body reads what nodes make of dequantized numbers that they move
 (:mod:`transforms.requantize_captured`)."""
 
+_TRANSPOSES_ONE = ("TransposeOptimizer", "TransposeOptimizer_CPUExecutionProvider")
+"""Move a Transpose behind the QuantizeLinear that reads it, and leave it out there, where another node reads
+it in float: a Where then has numbers of two layouts."""
+
 
 def unsafe_optimizers(graph: onnx.GraphProto) -> list[str]:
     """Return the optimizers, by their names, that a session on a model is to leave out.
@@ -163,7 +157,16 @@ def unsafe_optimizers(graph: onnx.GraphProto) -> list[str]:
     graphs = list(each_graph(graph))
     found = [_RESHAPES_WRONGLY] if any(0 in shape for inner in graphs for shape in _shapes(inner)) else []
     has_integers = any(node.op_type == "DequantizeLinear" for inner in graphs for node in inner.node)
-    return [*found, *([_ABORTS] if has_integers and len(graphs) > 1 else [])]
+    found += [_ABORTS] if has_integers and len(graphs) > 1 else []
+    return [*found, *(_TRANSPOSES_ONE if has_integers and any(map(_forks_transposed, graphs)) else ())]
+
+
+def _forks_transposed(graph: onnx.GraphProto) -> bool:
+    """Return whether a QuantizeLinear and another node read what a Transpose makes."""
+    made = {node.output[0] for node in graph.node if node.op_type == "Transpose"}
+    quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"} & made
+    others = (node for node in graph.node if node.op_type != "QuantizeLinear")
+    return bool(quantized) and any(name in quantized for node in others for name in node.input)
 
 
 def _shapes(graph: onnx.GraphProto) -> Iterator[list[int | None]]:

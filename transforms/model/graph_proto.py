@@ -19,7 +19,7 @@ import onnx.inliner
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.logger import G_LOGGER
 
-from transforms.functions import DOMAIN
+from transforms import features
 from transforms.graph import walk
 from transforms.graph.lazy_values import Weight, become_constant, stored
 from transforms.graph.proto_graphs import each_node
@@ -73,10 +73,8 @@ def import_model(
     """
     whole, weights = split(model, mapped)
     clear_negative(whole)
-    if whole.functions:
-        from transforms.functions.packed_calls import unpack_calls
-
-        unpack_calls(whole, weights)
+    for coded in features.coded_in(function.domain for function in whole.functions):
+        coded.decode(whole, weights)
     light = inline(whole)
     refuse_tangles(light.graph)
     _write_default_axes(light.graph)
@@ -195,10 +193,8 @@ def export_light(
     least = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
     model.ir_version = max(model.ir_version, least, 4)
     write_info(info_of(graph), model)
-    if any(opset.domain == DOMAIN for opset in model.opset_import):
-        from transforms.functions.packed_calls import attach_packed
-
-        attach_packed(model)
+    for coded in features.coded_in(opset.domain for opset in model.opset_import):
+        coded.attach(model)
     return model, weights
 
 

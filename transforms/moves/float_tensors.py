@@ -37,10 +37,10 @@ def search_float_tensors(best: Best, price: float = PRICE, enough: float = FINE)
     if best.errors.mean >= enough:
         return
     places = best.errors.largest(SEARCHED_ON)
-    if not best.budget.allows(MOST_MODELS // 2 * len(places), models=1) and best.errors.mean >= USELESS:
+    if not best.budget.allows(MOST_MODELS // 2 * len(places)) and best.errors.mean >= USELESS:
         best.decisions.left.append((MOVE, ""))
         return
-    search = _Search(best.form.switched, best.scheme, places, price)
+    search = _Search(best.form.model, best.scheme, places, price)
     if kept := search.needed(search.found()):
         try_given_tensors(best, [name for group in kept for name in group], price * len(kept))
 
@@ -48,7 +48,7 @@ def search_float_tensors(best: Best, price: float = PRICE, enough: float = FINE)
 def try_given_tensors(best: Best, names: Sequence[str], price: float) -> None:
     """Leave some tensors in float, all together, if the judge accepts it for a price."""
     scheme = keeping(best.scheme, names)
-    best.take(MOVE, f"in float: {some_names(names)}", scheme, best.form.switched.errors(scheme), price)
+    best.take(MOVE, f"in float: {some_names(names)}", scheme, best.form.model.errors(scheme), price)
 
 
 def keeping(scheme: Scheme, names: Sequence[str]) -> Scheme:

@@ -7,7 +7,7 @@ that of ``MOVES`` in :mod:`transforms.pipelines.decide`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from functools import cached_property
 
 import onnx_graphsurgeon as gs
@@ -77,33 +77,18 @@ class Form:
 
     def errors(self, scheme: Scheme) -> Errors:
         """Return the errors of a candidate that differs from the form in keys that are fed."""
-        self._close("switched")
         return self.model.errors(scheme)
 
     @cached_property
     def model(self) -> CandidateModel:
         """The model that candidates share."""
-        return self._opened(switches=False)
-
-    @cached_property
-    def switched(self) -> CandidateModel:
-        """The same, slower, with computed tensors that may be left in float; one of both is open."""
-        self._close("model")
-        return self._opened(switches=True)
+        parts = self.graph, self.scheme, self.plan_of, self.statistics, self.judge, self.memory
+        return CandidateModel(*parts)
 
     def rest(self) -> None:
-        """Free the memory of large models that are open, until they are asked for again."""
-        for name in ("model", "switched"):
-            if (model := vars(self).get(name)) is not None:
-                model.rest()
-
-    def _close(self, name: str) -> None:
-        if (model := vars(self).get(name)) is not None:
-            model.close()
-
-    def _opened(self, *, switches: bool) -> CandidateModel:
-        parts = self.graph, self.scheme, self.plan_of, self.statistics, self.judge, self.memory
-        return CandidateModel(*parts, switches=switches)
+        """Free the memory of a large model that is open, until it is asked for again."""
+        if "model" in vars(self):
+            self.model.rest()
 
     def rewritten(self, graph: gs.Graph, scheme: Scheme, measure: Measure) -> Form | None:
         """Return the form of a graph in which a scheme has changed channels; None without statistics
@@ -118,8 +103,9 @@ class Form:
 class Best:
     """The best scheme so far, in its form, and its errors: a move reads and improves it.
 
-    ``asked``: the scheme that was asked for, whose open keys the moves decide; ``exclude``: nodes that stay
-    float; ``rewrite`` and ``measure`` make other forms; ``ranged``: the form whose ranges were tried last.
+    ``asked``: the scheme that was asked for, whose open keys the moves decide; ``nameable``: names of nodes
+    that may stay float for the outputs; ``exclude``: nodes that stay float; ``rewrite`` and ``measure`` make
+    other forms; ``ranged``: the form whose ranges were tried last.
     """
 
     def __init__(
@@ -129,6 +115,7 @@ class Best:
         decisions: Decisions,
         asked: Scheme,
         *,
+        nameable: Set[str] = frozenset(),
         exclude: Exclusion = None,
         rewrite: Rewrite | None = None,
         measure: Measure | None = None,
@@ -137,7 +124,7 @@ class Best:
         self.form, self.scheme, self.asked = form, form.scheme, asked
         self.errors = form.errors(form.scheme)
         self.budget, self.decisions = budget, decisions
-        self.exclude = exclude
+        self.nameable, self.exclude = nameable, exclude
         self.rewrite, self.measure = rewrite or _no_rewrite, measure or _no_statistics
         self.ranged: Form | None = None
         log.info("by rule: %.2f dB on %d samples", self.errors.mean, form.judge.count)
@@ -156,7 +143,7 @@ class Best:
         accepted = [one for one in found if one[0].is_accepted(certainty=certainty)]
         best = max(accepted, key=lambda one: one[0].decibels, default=None)
         for one in found:
-            self._note(move, one[1], one[0], kept=one is best)
+            self.note(move, one[1], one[0], self.form.judge.count, kept=one is best)
         if best is not None:
             self.scheme, self.errors = best[2:]
 
@@ -179,13 +166,14 @@ class Best:
         """
         won = gain(errors, self.errors)
         kept = won.is_harmless if cost is None else won.is_accepted(cost)
-        self._note(move, change, won, kept=kept)
+        self.note(move, change, won, self.form.judge.count, kept=kept)
         if kept:
             self.scheme, self.errors = scheme, errors
         return kept
 
-    def _note(self, move: str, change: str, won: Gain, *, kept: bool) -> None:
-        self.decisions.tried.append(Tried(move, change, won, kept, self.form.judge.count))
+    def note(self, move: str, change: str, won: Gain, samples: int, *, kept: bool) -> None:
+        """Enter a candidate in the decisions: what it changes, its gain on so many samples, if it is kept."""
+        self.decisions.tried.append(Tried(move, change, won, kept, samples))
         log.info("%s", self.decisions.tried[-1])
 
 

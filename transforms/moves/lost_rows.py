@@ -35,7 +35,7 @@ def search_lost_rows(best: Best) -> None:
 
     At most half of them.
     """
-    model = best.form.switched
+    model = best.form.model
     ordered = _ordered(best, model)
     tried, most = 0, len(ordered) // 2
     start, scheme, errors, names = best.errors, best.scheme, best.errors, list[str]()
@@ -63,7 +63,9 @@ class _Losses:
     """The error of rows of tensors on their grids, as a share of the power of each row, at most 1."""
 
     def __init__(self, model: CandidateModel, scheme: Scheme) -> None:
-        self.sites = {site.tensor: site for site in model.inputs.ranges if site.scale and site.switch}
+        switched = {use.tensor for use in model.inputs.uses}
+        sites = (site for site in model.inputs.ranges if site.scale and site.tensor in switched)
+        self.sites = {site.tensor: site for site in sites}
         self._grids = model.grids(scheme, 0)
         self._sums: dict[str, tuple[float, int]] = {}
 

@@ -16,7 +16,6 @@ from transforms.graph.some_names import counted
 from transforms.judge.constants import ENOUGH, FEW_SAMPLES, FLOAT, MAY_LOSE, ROWS, WORTH
 from transforms.model.copy_graph import copy_graph
 from transforms.moves.improve import Best
-from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.outlier_move import OutlierMove
 
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
@@ -31,7 +30,7 @@ def try_outliers(best: Best) -> None:
     """
     if not _is_open(best) or len(best.form.judge.reference.feeds) < FEW_SAMPLES:
         return
-    if not is_dynamic(best.asked) and not _is_transformer(best.form.graph):
+    if not best.asked.is_dynamic and not _is_transformer(best.form.graph):
         return
     from transforms.channels.propose_moves import find_operands, propose_moves
 
@@ -68,8 +67,9 @@ def try_rotated(best: Best) -> None:
     is_asked = best.asked.move_outliers or best.asked.keep_float
     if not is_asked or best.asked.outliers or best.form.scheme.rotate_channels:
         return
-    if not any(node.op == "Gather" for node in walk.nodes(best.form.graph)):
-        return  # states begin with rows of an embedding
+    has_rows = any(node.op == "Gather" for node in walk.nodes(best.form.graph))  # of an embedding
+    if not has_rows or not _is_transformer(best.form.graph):
+        return
     from transforms.rotate_channels import rotate_channels
 
     graph = copy_graph(best.form.graph)
@@ -126,9 +126,9 @@ def _try(best: Best, move: str, found: Mapping[str, OutlierMove]) -> None:
     if not found:
         return
     moves = {name: str(one) for name, one in found.items()}
-    graph, own = copy_graph(best.form.graph), best.form.scheme
-    best.rewrite(graph, own.with_(outliers=moves))
-    form = best.form.rewritten(graph, own.with_(outliers={**best.scheme.outliers, **moves}), best.measure)
+    graph, scheme = copy_graph(best.form.graph), best.scheme
+    best.rewrite(graph, scheme.with_(outliers=moves))
+    form = best.form.rewritten(graph, scheme.with_(outliers={**scheme.outliers, **moves}), best.measure)
     if form is not None:
         best.try_form(move, f"{move} of {counted(len(found), 'tensor')} moved", form, MAY_LOSE)
 

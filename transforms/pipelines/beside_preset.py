@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
 
-from transforms.conversion.rows import Row
 from transforms.deploy.check_target import check_target
 from transforms.judge.constants import FEWEST, FINE, SEARCHED_ON, USELESS
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import judging_layers, ranking_layers, taken
 from transforms.model.copy_graph import copy_graph
-from transforms.pipelines.asked import keeps_lossy
-from transforms.pipelines.keep_lossy import keep_lossy
 from transforms.pipelines.rebuild import LastRebuilt, nameable, rebuilt, take_over
 from transforms.pipelines.work import Work
 from transforms.precision.chosen import NEAR, BesidePreset
-from transforms.precision.finer_scheme import IN_FLOAT
 from transforms.run.speed import Speed, speed
 from transforms.run.turns import Timing
 from transforms.scheme.apply_target import without_target
+from transforms.scheme.layer_rule import IN_FLOAT
 from transforms.scheme.targets import ON_CPU, target
 from transforms.search.target import Target, TargetError
 
@@ -59,9 +56,7 @@ def _beside(work: Work, judge: Judge, own: float) -> BesidePreset:
 
     Candidates are what the preset decided with the kernels of the target, and the preset itself.
     """
-    other = rebuilt(
-        work, without_target(work.asked, target(ON_CPU)), more=(Row(keep_lossy, when=keeps_lossy),)
-    )
+    other = rebuilt(work, without_target(work.asked, target(ON_CPU)), decides=True)
     without = _decibels(judge, other.graph)
     found = BesidePreset(own, without, judge.count)
     if not found.is_far:
@@ -71,7 +66,7 @@ def _beside(work: Work, judge: Judge, own: float) -> BesidePreset:
     made = _decibels(judge, fitted.graph)
     is_better = made > own + NEAR and _is_legal(fitted.graph)
     if is_better and (made > USELESS > own or _is_no_slower(_ratio(work, fitted.graph))):
-        fitted.record.decisions, fitted.record.lossy = other.record.decisions, other.record.lossy
+        fitted.record.decisions = other.record.decisions
         _take(work, fitted)
         found = replace(found, own=made)
     if not found.is_far:
@@ -85,9 +80,9 @@ def _beside(work: Work, judge: Judge, own: float) -> BesidePreset:
 
 def _take(work: Work, other: Work) -> None:
     """Take over a model with what decided about it."""
-    decisions, lossy = other.record.decisions, other.record.lossy
+    decisions = other.record.decisions
     take_over(work, other)
-    work.record.decisions, work.record.lossy = decisions, lossy
+    work.record.decisions = decisions
 
 
 def _is_legal(graph: gs.Graph) -> bool:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
+from transforms import features
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.calibration import fold_of
 from transforms.full_range.recorded_shifts import shifts_within
@@ -35,9 +35,6 @@ from transforms.pipelines.work import Work
 from transforms.run.failing_samples import failing
 from transforms.runtime.session import RunOptions
 from transforms.search.output_metrics import lost_rows
-
-if TYPE_CHECKING:
-    from transforms.run.two_steps import TwoSteps
 
 See = Callable[[Feed, Feed], None]
 """Told what is made of each feed."""
@@ -116,16 +113,6 @@ def _spared(work: Work, count: int, *, texts: bool, folds: ModelOf | None) -> _S
     return _Spared(spared, decided=False) if is_new else _Spared(every, decided=True)
 
 
-def _steps(pair: tuple[gs.Graph, gs.Graph], judge: Judge) -> TwoSteps | None:
-    """Return how texts of a decoder are read in two steps, of which the second has caches."""
-    if not any(tensor.dtype in (np.int64, np.int32) for tensor in pair[0].inputs):
-        return None
-    from transforms.run.coded_caches import coded_caches
-    from transforms.run.two_steps import TwoSteps
-
-    return TwoSteps.agreeing(pair[0], coded_caches(pair[1]), judge.reference.run, judge.reference.feeds)
-
-
 def _compared(
     pair: tuple[gs.Graph, gs.Graph], samples: Sequence[tuple[str, Feed]], spared: _Spared, run: RunOptions
 ) -> Checked | None:
@@ -135,7 +122,8 @@ def _compared(
     saturated, reference = in_both(*pair), copy_graph(float_graph)
     views = show_before_softmax(reference, saturated)
     judge = Judge(reference, [feed for _, feed in chosen], run, stays=True)
-    steps = _steps(pair, judge)
+    view = features.view_of(quantized_graph)
+    steps = view.in_steps(float_graph, judge.reference.run, judge.reference.feeds) if view else None
 
     def _shown(fold: int) -> tuple[gs.Graph, Mapping[str, float]]:
         graph = spared.model_of(fold) if spared.model_of else copy_graph(quantized_graph)

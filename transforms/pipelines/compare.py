@@ -11,7 +11,6 @@ from transforms.pipelines.check_outputs import UselessError, check_outputs
 from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.folds import FoldError, Folds, folds_for_goal, has_folds
 from transforms.pipelines.work import Work
-from transforms.scheme.dynamic_layers import is_dynamic
 
 
 def compare(work: Work) -> None:
@@ -23,7 +22,7 @@ def compare(work: Work) -> None:
     """
     first = work.record.first
     assert first is not None, "the model was tried out"
-    if work.data is None and is_dynamic(work.scheme) and work.options.may_compare:
+    if work.data is None and work.scheme.is_dynamic and work.options.may_compare:
         _compare_on_random(work, first)
         return
     last = work.options.changes_last
@@ -57,8 +56,7 @@ def _compare_on_random(work: Work, first: FirstRun) -> None:
     if first.why_not is not None or first.not_run or too_large(work.graph):
         return
     work.events.phase("comparing outputs")
-    from transforms.pipelines.probe import FEEDS
-    from transforms.run.lifelike_feeds import lifelike_feeds
+    from transforms.run.lifelike_feeds import FEEDS, lifelike_feeds
 
     try:
         float_graph = work.float_form()

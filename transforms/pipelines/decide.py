@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
+from transforms import features
 from transforms.calibrate.calibration import Calibration
 from transforms.conversion.record import Record
-from transforms.conversion.rows import features_of
+from transforms.conversion.rows import features_of, run_feature_rows
 from transforms.files.spelling import spelled
 from transforms.graph.some_names import some_names
 from transforms.judge.budget import Budget
@@ -25,18 +26,20 @@ from transforms.moves.float_tensors import (
     try_given_tensors,
 )
 from transforms.moves.improve import Best, Form, Move
+from transforms.moves.lossy_layers import try_lossy_layers
 from transforms.moves.lost_rows import loses_tokens, search_lost_rows
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers, try_rotated
 from transforms.moves.settings import try_headroom, try_ranges, try_scales
+from transforms.pipelines.asked import keeps_lossy
 from transforms.pipelines.measure import (
     change_channels,
     change_form,
     measure_by_rule,
     measure_for_candidates,
+    measure_missing,
 )
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme
-from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.scheme import AUTO, FLOAT32
 
 log = logging.getLogger(__name__)
@@ -63,10 +66,12 @@ MOVES: tuple[Move, ...] = (
     try_channels,
     try_ranges,
     try_headroom,
+    try_lossy_layers,
 )
 """The moves of ``decide`` in order: those that bring most come before others can take their runs.
 
-Forms of the graph come first, and ranges once more where channels have changed the form.
+Forms of the graph come first, and ranges once more where channels have changed the form. Layers in float cost
+bytes: they come last.
 """
 
 
@@ -79,13 +84,11 @@ def decide(work: Work) -> None:
         return
     work.events.phase("quantizing")
     prepared, statistics = work.scheme, work.statistics
-    if statistics is None and is_dynamic(work.asked):
+    if statistics is None and work.asked.is_dynamic:
         if work.judge.can_judge and work.judge.count >= FEW_SAMPLES:
             _move_outliers(work, work.judge)
         else:
-            from transforms.pipelines.probe import move_unjudged
-
-            move_unjudged(work)
+            run_feature_rows(work, features.asked_for(work.asked, *work.asked.layers.values()), "unjudged")
             prepared = work.scheme  # the graph has its form already
     elif statistics is None:
         work.scheme = _without_ranges(work, work.judge)
@@ -100,6 +103,8 @@ def decide(work: Work) -> None:
         _improve(work, work.judge, statistics)
     change_form(work, prepared)
     work.scheme = work.scheme.with_(move_outliers=False)
+    if work.record.decisions.lossy is not None:
+        measure_missing(work)
 
 
 def _moves(work: Work) -> Sequence[Move]:
@@ -126,6 +131,7 @@ def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:
     best = _best(work, Form(work.graph, start, statistics, judge, work.plan, work.base.memory), budget)
     for move in _moves(work):
         move(best)
+        work.base.targets = work.named.naming(best.form.graph, best.scheme)  # before it has another form
     _tell_left(work)
     work.scheme, work.statistics, work.judge = best.scheme, best.form.statistics, best.form.judge
 
@@ -174,4 +180,14 @@ def _best(work: Work, form: Form, budget: Budget) -> Best:
         return measure_for_candidates(work, graph, scheme, work.data and replace(work.data, cache=None))
 
     decisions, exclude = work.record.decisions, work.named.excluded
-    return Best(form, budget, decisions, work.asked, exclude=exclude, rewrite=_rewrite, measure=_measure)
+    names = work.base.names if keeps_lossy(work) else frozenset[str]()
+    return Best(
+        form,
+        budget,
+        decisions,
+        work.asked,
+        nameable=names,
+        exclude=exclude,
+        rewrite=_rewrite,
+        measure=_measure,
+    )

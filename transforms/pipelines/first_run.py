@@ -9,7 +9,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray
-from transforms import model_io
+from transforms import features, model_io
 from transforms.deploy.rounded_inputs import rounded_inputs
 from transforms.deploy.saturating_products import saturating_products
 from transforms.files.runtime_message import said_by_runtime
@@ -29,7 +29,6 @@ from transforms.pipelines.float_runs import (
 )
 from transforms.pipelines.one_step import is_large, run_one_step, why_not_opened
 from transforms.pipelines.source import Source
-from transforms.run.run_model import has_coded_inputs
 from transforms.runtime.compare_runs import not_repeatable
 from transforms.runtime.inputs import ModelInput, check_feed, model_inputs, taken_shape, two_sizes
 from transforms.runtime.processor import sums_saturate
@@ -131,11 +130,8 @@ def _run_beside(
 
 def _fed(graph: gs.Graph, inputs: Sequence[ModelInput], reference: FloatRun) -> dict[str, AnyArray]:
     """Return the feed of a model for one of its float model; ValueError if it does not fit."""
-    taken = dict(reference.feed)
-    if has_coded_inputs(graph):
-        from transforms.run.coded_caches import coded_caches, encoded
-
-        taken |= encoded(reference.feed, coded_caches(graph))
+    view = features.view_of(graph)
+    taken = reference.feed if view is None else view.fed(reference.feed)
     pairs = [(one, taken[one.name]) for one in inputs]
     feed = {
         one.name: array.astype(one.dtype, copy=False).reshape(taken_shape(one, array)) for one, array in pairs

@@ -4,66 +4,64 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from transforms import features
 from transforms.conversion.rows import Row
 from transforms.pipelines.later import later
 from transforms.pipelines.work import Work, WorkRow
-from transforms.scheme.scheme import FOUND
+from transforms.scheme.scheme import FLOAT32, FOUND
 
 if TYPE_CHECKING:
+    from transforms.features.language.write_parts import spend_little, write_embeddings, write_products
     from transforms.pipelines.store import store
     from transforms.pipelines.write_for_runtime import (
-        choose_level,
         keep_unstored,
         store_features,
-        store_tied,
         tie_heads,
-        write_caches,
-        write_embeddings,
-        write_products,
+        write_interface,
     )
 else:
-    _NAMES = (
-        *("keep_unstored", "tie_heads", "write_caches", "write_embeddings", "store_features"),
-        *("write_products", "choose_level", "store_tied"),
+    _NAMES = ("keep_unstored", "store_features", "tie_heads", "write_interface")
+    store, keep_unstored, store_features, tie_heads, write_interface = later(
+        __package__, "store", *(f"write_for_runtime.{name}" for name in _NAMES)
     )
-    _PATHS = (f"write_for_runtime.{name}" for name in _NAMES)
-    keep_unstored, tie_heads, write_caches, write_embeddings, store_features, *_MORE = later(
-        __package__, *_PATHS
+    _NAMES = ("spend_little", "write_embeddings", "write_products")
+    spend_little, write_embeddings, write_products = later(
+        "transforms.features.language", *(f"write_parts.{name}" for name in _NAMES)
     )
-    write_products, choose_level, store_tied = _MORE
-    (store,) = later(__package__, "store")
 
 
 def _writes_products(work: Work) -> bool:
     return work.options.matmul_nbits and work.scheme.weight != FOUND
 
 
+def _spends_little(work: Work) -> bool:
+    return work.scheme.activation == FLOAT32
+
+
 def _keeps_unstored(work: Work) -> bool:
     return work.options.storage != "plain" and work.options.may_compare and work.data is not None
 
 
-_TUNED = ("keep_lossy", "place", "beside_preset", "reach", "tune", "keep_target", "gate")
-_WRITTEN = (
-    *("store_features", "write_products", "choose_level"),
-    *("write_embeddings", "store_tied", "write_caches"),
-)
+_TUNED = ("place", "beside_preset", "reach", "tune", "keep_target", "gate")
+_PARTED = ("write_products", "write_embeddings", *_TUNED)
+_WRITTEN = (*("store_features", "write_products", "spend_little", "write_embeddings", "write_interface"),)
 
 FOR_RUNTIME: tuple[WorkRow, ...] = (
     Row(tie_heads, frozenset({"Gather"}), after=("build", "mix", *_TUNED)),
-    Row(store_features, frozenset({"MoE"}), after=("tie_heads", *_TUNED)),
+    Row(store_features, features.MARKS, after=("tie_heads", *_TUNED)),
     Row(write_products, when=_writes_products, after=("tie_heads", "store_features", *_TUNED)),
-    Row(choose_level, frozenset({"MatMulNBits"}), after=("write_products", "keep_found", *_TUNED)),
+    Row(
+        spend_little,
+        frozenset({"Gather", "MatMulNBits"}),
+        _spends_little,
+        after=("write_products", "keep_found", *_TUNED),
+    ),
     Row(
         write_embeddings,
         when=lambda work: bool(work.options.embeddings),
-        after=("tie_heads", "write_products", *_TUNED),
+        after=("tie_heads", "write_products", "spend_little", *_TUNED),
     ),
-    Row(store_tied, frozenset({"Gather"}), after=("write_products", "write_embeddings", *_TUNED)),
-    Row(
-        write_caches,
-        when=lambda work: bool(work.options.kv_cache),
-        after=("write_products", "write_embeddings", *_TUNED),
-    ),
+    Row(write_interface, when=lambda work: bool(features.asked_for(work.options)), after=_PARTED),
     Row(keep_unstored, when=_keeps_unstored, after=_WRITTEN),
 )
 """Products, embeddings, caches and experts as operators of ONNX Runtime."""

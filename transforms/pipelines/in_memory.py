@@ -9,7 +9,7 @@ from transforms.conversion.rows import Row, shows
 from transforms.conversion.write_plan import FINISH
 from transforms.pipelines.build import build
 from transforms.pipelines.later import later
-from transforms.pipelines.measure import follow_rules, measure
+from transforms.pipelines.measure import follow_rules, measure, probe
 from transforms.pipelines.prepare import (
     follow_grids,
     give_grids,
@@ -19,17 +19,15 @@ from transforms.pipelines.prepare import (
 )
 from transforms.pipelines.work import Work, WorkRow
 from transforms.scheme import Scheme
-from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.scheme import FOUND
 
 if TYPE_CHECKING:
+    from transforms.features.language.keep_found import keep_found, take_found
     from transforms.pipelines.decide import decide
     from transforms.pipelines.fit import fit
-    from transforms.pipelines.keep_found import keep_found, take_found
-    from transforms.pipelines.probe import probe
 else:
-    decide, fit, probe = later(__package__, "decide", "fit", "probe")
-    keep_found, take_found = later(__package__, "keep_found.keep_found", "keep_found.take_found")
+    decide, fit = later(__package__, "decide", "fit")
+    keep_found, take_found = later("transforms.features.language", "keep_found", "keep_found.take_found")
 
 
 def _has_samples(work: Work) -> bool:
@@ -53,7 +51,7 @@ def _stores_integers(work: Work) -> bool:
     scheme: Scheme = work.scheme
     weight = scheme.format(scheme.weight)
     is_alone = scheme.format(scheme.activation) is None and scheme.found
-    return is_alone and not is_dynamic(scheme) and weight is not None and weight.is_integer
+    return is_alone and not scheme.is_dynamic and weight is not None and weight.is_integer
 
 
 _NAMED = {"targets": "name_targets"}
@@ -82,7 +80,7 @@ IN_MEMORY: tuple[WorkRow, ...] = (
     Row(keep_exceptions, when=_has_exceptions, needs=_NAMED, after=("mend_by_samples", *_PREPARED)),
     Row(
         probe,
-        when=lambda work: is_dynamic(work.asked),
+        when=lambda work: work.asked.is_dynamic,
         needs=_NAMED,
         after=(*_PREPARED, "mend_by_samples", "keep_exceptions"),
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from glob import escape
@@ -11,20 +10,18 @@ from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
-from ops.array_types import Feed
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files.spelling import as_option
 from transforms.fix_shapes import fix_shapes
 from transforms.graph.embeddings import logits_of, readers
 from transforms.graph.selection import label_of
 from transforms.judge.budget import MOST_NODES, has_many_nodes, too_large
+from transforms.pipelines.asked import stores_tied
 from transforms.pipelines.work import Work
 from transforms.run.feeds import random_feeds
-from transforms.run.image_inputs import ImageOptions
 from transforms.run.samples import Samples
 from transforms.runtime.inputs import model_inputs
 from transforms.scheme import Scheme
-from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.presets import find_preset
 from transforms.scheme.scheme import FLOAT32
 from transforms.scheme.targets import target
@@ -40,7 +37,7 @@ def load(work: Work) -> None:
     work.events.phase("loading")
     work.graph = read_float(work, work.scheme)
     work.record.source_sha256 = getattr(work.graph, "source_sha256", None)
-    stays = not work.options.stores_tied and (is_dynamic(work.scheme) or work.scheme.activation != FLOAT32)
+    stays = not work.options.stores_tied and (work.scheme.is_dynamic or work.scheme.activation != FLOAT32)
     if stays or (work.options.embeddings and work.scheme.activation != FLOAT32):
         labels = dict.fromkeys(escape(label_of(node)) for node in readers(work.graph))
         excluded = (*work.asked.exclude_nodes, *labels)
@@ -65,7 +62,8 @@ def read_float(work: Work, scheme: Scheme) -> gs.Graph:
         from transforms.deploy.refuse import refuse_free
 
         refuse_free(graph, target(scheme.target))
-    if work.options.embeddings:
+    may_tie = stores_tied(work) and not scheme.is_dynamic and bool(logits_of(graph))
+    if work.options.embeddings or may_tie:
         from transforms.store_embeddings import tie_embeddings
 
         tie_embeddings(graph)
@@ -85,18 +83,8 @@ def tell_fitting(work: Work) -> None:
     with suppress(ValueError, OSError):  # said where samples are read
         if not isinstance(data.source, list):
             _tell_changes(work, data)
-        if line := _images_line(work.graph, data):
-            _tell_images(work, data, line)
-
-
-def _tell_images(work: Work, data: CalibrationData, line: str) -> None:
-    """Tell how images go in, in a line, and warn of a scale that the model does not fit."""
-    from transforms.run.image_check import tell_images
-
-    def _read(options: ImageOptions) -> Iterator[tuple[str, Feed]]:
-        return iter(replace(data, images=options).feeds(work.graph))
-
-    tell_images(work.events, work.graph, line, _read, data.images or ImageOptions(), data.run)
+        if samples := _files(work.graph, data):
+            samples.tell_images(work.graph, work.events, data.run)
 
 
 def _tell_changes(work: Work, data: CalibrationData) -> None:
@@ -105,13 +93,13 @@ def _tell_changes(work: Work, data: CalibrationData) -> None:
         work.events.note(line)
 
 
-def _images_line(graph: gs.Graph, data: CalibrationData) -> str:
-    inputs = model_inputs(graph)
+def _files(graph: gs.Graph, data: CalibrationData) -> Samples | None:
+    """Return the samples that lie in files, None without any."""
     if isinstance(data.source, list):
         files = [Path(one) for one in data.source if isinstance(one, os.PathLike)]
-        return Samples.of_files(files, inputs, data.images).images_line()
+        return Samples.of_files(files, model_inputs(graph), data.images) if files else None
     assert isinstance(data.source, str | os.PathLike), "asked for before"
-    return Samples(Path(data.source), inputs, data.images, data.limit).images_line()
+    return Samples(Path(data.source), model_inputs(graph), data.images, data.limit)
 
 
 def _compare_if_fast(work: Work) -> None:

@@ -8,12 +8,13 @@ from itertools import islice
 
 import onnx_graphsurgeon as gs
 
+from transforms import features
 from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
 from transforms.calibrate.calibration import Calibration
 from transforms.conversion.prepare import EQUALIZE, MOVE_OUTLIERS, ROTATE
 from transforms.conversion.record import Record
 from transforms.conversion.rewriting import Rewriting
-from transforms.conversion.rows import run_rows
+from transforms.conversion.rows import run_feature_rows, run_rows
 from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 from transforms.graph.embeddings import logits_of
@@ -32,6 +33,12 @@ from transforms.run.events import Progress
 from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO, FLOAT32
 from transforms.scheme.scheme_values import SPREAD
+
+
+def probe(work: Work) -> None:
+    """Let features of keys decide by random numbers what outputs do not decide."""
+    if not may_decide(work):
+        run_feature_rows(work, features.asked_for(work.asked, *work.asked.layers.values()), "unjudged")
 
 
 def measure(work: Work) -> None:

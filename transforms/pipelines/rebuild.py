@@ -22,21 +22,22 @@ from transforms.pipelines.record import JobRecord
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work, WorkRow
 from transforms.plan.tensor_grids import FixedGrids
-from transforms.precision.finer_scheme import IN_FLOAT, names_of
+from transforms.precision.finer_scheme import names_of
 from transforms.run.events import SILENT
 from transforms.scheme import Scheme
+from transforms.scheme.layer_rule import IN_FLOAT
 from transforms.scheme.scheme import FLOAT32
 
 
 def rebuilt(
-    work: Work, scheme: Scheme, data: CalibrationData | None = None, more: Sequence[WorkRow] = ()
+    work: Work, scheme: Scheme, data: CalibrationData | None = None, *, decides: bool = False
 ) -> Work:
     """Return another work on the float model, built by a scheme and the rows that built this one.
 
-    ``data``: instead of all samples. ``more``: rows after those, where the scheme leaves something open.
+    ``data``: instead of all samples. ``decides``: whether outputs decide what the scheme leaves open.
     """
-    other = None if more else _from_base(work, scheme)
-    return other or _from_source(work, scheme, data, more)
+    other = None if decides else _from_base(work, scheme)
+    return other or _from_source(work, scheme, data, decides)
 
 
 def _from_base(work: Work, scheme: Scheme) -> Work | None:
@@ -83,13 +84,13 @@ def _is_floater(scheme: Scheme, other: Scheme) -> bool:
     )
 
 
-def _from_source(work: Work, scheme: Scheme, data: CalibrationData | None, more: Sequence[WorkRow]) -> Work:
+def _from_source(work: Work, scheme: Scheme, data: CalibrationData | None, decides: bool) -> Work:
     options = replace(
         work.options,
         fixed=FixedGrids(),
         tuning=None,
         keeps_float=work.options.keeps_float or work.options.compares,
-        compares=work.options.compares and bool(more),
+        compares=work.options.compares and decides,
         recipe=(),
     )
     other = Work(
@@ -100,7 +101,7 @@ def _from_source(work: Work, scheme: Scheme, data: CalibrationData | None, more:
         options=options,
         record=JobRecord(grids=None if work.record.grids is None else []),
     )
-    return run(other, [*_building(work.options.recipe), *more])
+    return run(other, _building(work.options.recipe))
 
 
 def nameable(work: Work) -> Set[str]:

@@ -11,7 +11,6 @@ from transforms.conversion.rows import Row, shows
 from transforms.pipelines.asked import (
     compares_outputs,
     holds_against_preset,
-    keeps_lossy,
     places,
     shows_comparison,
 )
@@ -25,16 +24,13 @@ if TYPE_CHECKING:
     from transforms.pipelines.beside_preset import beside_preset
     from transforms.pipelines.compare import compare
     from transforms.pipelines.gate import gate
-    from transforms.pipelines.keep_lossy import keep_lossy
     from transforms.pipelines.place import place
     from transforms.pipelines.reach import reach
     from transforms.pipelines.require import require
     from transforms.pipelines.try_out import try_out
     from transforms.pipelines.tune import tune
 else:
-    beside_preset, compare, gate, keep_lossy = later(
-        __package__, "beside_preset", "compare", "gate", "keep_lossy"
-    )
+    beside_preset, compare, gate = later(__package__, "beside_preset", "compare", "gate")
     place, reach, require, try_out, tune = later(__package__, "place", "reach", "require", "try_out", "tune")
 
 
@@ -69,22 +65,15 @@ QUANTIZE: tuple[WorkRow, ...] = (
     Row(load, phases=shows("loading")),
     *IN_MEMORY,
     Row(require, needs={"record.scheme": "build"}, after=_BUILT),
-    Row(
-        keep_lossy,
-        when=keeps_lossy,
-        needs={"judge": "measure"},
-        after=("require", *_BUILT),
-        phases=shows("ranking layers"),
-    ),
-    Row(place, when=places, after=("require", "keep_lossy"), phases=shows("timing layers")),
+    Row(place, when=places, after=("require",), phases=shows("timing layers")),
     Row(
         beside_preset,
         when=holds_against_preset,
         needs={"judge": "measure"},
-        after=("require", "keep_lossy", "place"),
+        after=("require", "place"),
         phases=shows("comparing with the preset"),
     ),
-    Row(reach, when=_reaches, after=("require", "keep_lossy", *_BUILT), phases=shows("choosing layers")),
+    Row(reach, when=_reaches, after=("require", *_BUILT), phases=shows("choosing layers")),
     TUNE_WEIGHTS,
     GATE,
     *FOR_RUNTIME,
@@ -94,7 +83,7 @@ QUANTIZE: tuple[WorkRow, ...] = (
 )
 """Quantizing by a scheme, with all that outputs on samples decide."""
 
-_OF_OUTPUTS = ("decide", "keep_lossy", "place", "beside_preset", "compare")
+_OF_OUTPUTS = ("decide", "place", "beside_preset", "compare")
 
 FAST: tuple[WorkRow, ...] = tuple(row for row in QUANTIZE if row.name not in _OF_OUTPUTS)
 """The same by rules alone."""

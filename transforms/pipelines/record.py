@@ -14,7 +14,7 @@ from transforms.scheme import Scheme
 if TYPE_CHECKING:
     from transforms.finetune.tuned import TunedModel
     from transforms.pipelines.metric_figure import MetricFigure
-    from transforms.precision.chosen import BesidePreset, FloatLayers, LossyLayers, Reached
+    from transforms.precision.chosen import BesidePreset, FloatLayers, Reached
     from transforms.precision.sensitivity import Sensitivity
 
 
@@ -23,7 +23,7 @@ class JobRecord(Record):
     """What each step did beside quantizing.
 
     ``steps``: each step that ran, with its seconds. ``fixed``: how many dimensions of inputs were fixed.
-    ``lossy``: layers in float for the outputs; ``placed``: for their time; ``beside``: the model without its
+    ``placed``: layers in float for their time; ``beside``: the model without its
     target; ``reached``: finer layers for a goal; ``tuned``: layers with tuned weights, on ``tuned_on``
     samples. ``stored``: lines on the form in which weights are stored. ``mixed``: the MixedPrecision of
     :mod:`transforms.precision.mix`, with the ``sensitivity`` of layers.
@@ -37,7 +37,6 @@ class JobRecord(Record):
 
     steps: list[tuple[str, float]] = field(default_factory=list)
     fixed: int = 0
-    lossy: LossyLayers | None = None
     placed: FloatLayers | None = None
     beside: BesidePreset | None = None
     reached: Reached | None = None

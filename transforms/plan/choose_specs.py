@@ -29,7 +29,6 @@ import ops
 from transforms import features
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.selection import NodeSet
-from transforms.plan.dynamic_weights import pays_in_integers
 from transforms.plan.exact_sums import ExactSums
 from transforms.plan.graph_facts import GraphFacts
 from transforms.plan.integer_sites import IntegerSites
@@ -202,7 +201,7 @@ class SpecChooser:
         if not dot_products.is_dot_product(node) or not dot_products.is_operand(node, index):
             return False
         formats = self.formats[node]
-        if self._is_ruined(node) or (formats.dynamic and not pays_in_integers(node)):
+        if self._is_ruined(node) or (formats.dynamic and not formats.dynamic.pays(node)):
             return False
         if formats.wants_integers:
             return id(node) in self.integers.layers

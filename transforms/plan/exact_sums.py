@@ -21,8 +21,8 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 
 import ops
+from transforms.features.hooks import RunTimeProducts
 from transforms.graph import dot_products, walk
-from transforms.plan.dynamic_weights import multiplies_integers
 from transforms.plan.quant_spec import WEIGHT, QuantSpec
 from transforms.plan.tensor_grids import FixedGrids
 from transforms.scheme.scheme import POWER_OF_TWO, Scheme
@@ -38,21 +38,21 @@ kernels that gather nothing take multiples of four."""
 
 OfInput = Callable[[gs.Node, int], tuple[QuantSpec | None, str]]
 OfWeight = Callable[[ops.Format, gs.Constant, gs.Node, int], QuantSpec]
-IsDynamic = Callable[[gs.Node], bool]
+AtRunTime = Callable[[gs.Node], RunTimeProducts | None]
 
 
 class ExactSums:
     """The grids of weights with which sums are exact, for the layers of one graph."""
 
     def __init__(
-        self, graph: gs.Graph, scheme: Scheme, fixed: FixedGrids, is_dynamic: IsDynamic, of_weight: OfWeight
+        self, graph: gs.Graph, scheme: Scheme, fixed: FixedGrids, at_run_time: AtRunTime, of_weight: OfWeight
     ) -> None:
         """Look at the scheme, at grids that are given, and at the inputs of a prepared graph.
 
-        ``is_dynamic``: whether a product rounds its input at run time; ``of_weight`` returns the grid of a
+        ``at_run_time``: how a product rounds its input at run time; ``of_weight`` returns the grid of a
         weight whatever becomes of sums.
         """
-        self._ranges, self._is_dynamic = scheme.dynamic_ranges, is_dynamic
+        self._scheme, self._at_run_time = scheme, at_run_time
         self._is_wanted = scheme.saturation != IGNORE and scheme.target in ("", ON_CPU)
         self._may_widen = scheme.scale != POWER_OF_TWO  # whose kernels shift, and take no zero points
         self._fixed, self._of_weight = fixed, of_weight
@@ -69,8 +69,8 @@ class ExactSums:
         if not self._is_wanted or index != 1 or spec.format.name != _SATURATES or spec.block or spec.form:
             return spec
         pairs = _sums(spec, weight)
-        if self._is_dynamic(node):
-            return replace(spec, pairs=pairs) if multiplies_integers(node, self._ranges) else spec
+        if products := self._at_run_time(node):
+            return replace(spec, pairs=pairs) if products.multiplies(node, self._scheme) else spec
         if not _has_few_bits(of_input(node, 0)[0]):
             return spec
         given, widened = None, ops.get_format(_WIDENED)

@@ -97,10 +97,11 @@ def _beyond_float16(facts: GraphFacts) -> Iterable[int]:
     return beyond_float16(facts.graph)
 
 
-def _routers(facts: GraphFacts) -> Iterable[int]:
-    from transforms.graph.routers import routers
+def _finer(facts: GraphFacts) -> Iterable[int]:
+    from transforms import features
 
-    return map(id, routers(facts.graph))
+    opened = features.open_in({*facts.types, features.FEW_BITS})
+    return (id(node) for feature in opened for node in feature.finer(facts.graph))
 
 
 def _lopsided(facts: GraphFacts) -> Iterable[int]:
@@ -146,7 +147,6 @@ def _meant_infinities(facts: GraphFacts) -> Iterable[int]:
 
 
 _LOOKUPS = frozenset({"Gather"})
-_CHOICES = frozenset({"TopK", "ArgMax", "ArgMin", "MoE", "QMoE"})
 
 
 class GraphFacts:
@@ -172,8 +172,8 @@ class GraphFacts:
     """Nodes that may not read what was an integer."""
     beyond_float16 = _Fact(_beyond_float16)
     """Nodes with numbers beyond the range of float16."""
-    routers = _Fact(_routers, operators=_CHOICES)
-    """Products that choose what else is computed."""
+    finer = _Fact(_finer)
+    """Products that features give more bits than others."""
     lopsided = _Fact(_lopsided, of_tensors=True)
     """Weights of products that zero points would round better."""
     shared_heads = _Fact(_shared_heads, operators=_LOOKUPS)

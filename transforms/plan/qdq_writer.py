@@ -14,7 +14,7 @@ from ops.array_types import QParams
 from ops.integer_blocks import dequantize_blocks, quantize_blocks
 from ops.integers import as_float_type, dequantize, quantize
 from ops.pair_sums import bound_pairs
-from transforms.features import WeightForm
+from transforms.features.hooks import WeightForm
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import exportable
 from transforms.graph.lazy_values import Computed, Weight, constant, derived, is_weightless

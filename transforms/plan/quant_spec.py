@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 import ops
 from ops.integers import finite_range
 from transforms import features
-from transforms.features import WeightForm
+from transforms.features.hooks import WeightForm
 from transforms.graph import dot_products, dtypes
 from transforms.graph.dot_products import is_depthwise_transposed
 from transforms.graph.qdq import BLOCKS, DEQUANTIZE

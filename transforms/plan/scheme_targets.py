@@ -14,6 +14,8 @@ import onnx_graphsurgeon as gs
 
 import ops
 from ops.legal_names import did_you_mean
+from transforms import features
+from transforms.features.hooks import RunTimeProducts
 from transforms.graph import walk
 from transforms.graph.selection import (
     Marked,
@@ -158,8 +160,8 @@ class NodeFormats:
 
     A ``bias`` of int32 is for nodes that multiply integers; others have ``other`` in its place.
     ``per_channel``: a weight has a scale for each output channel, or only (``spread``) where it needs them.
-    ``weight_method``: how that is found, ``auto`` if the scheme says it for all. ``dynamic``: whether a
-    product rounds its activations at run time.
+    ``weight_method``: how that is found, ``auto`` if the scheme says it for all. ``dynamic``: how a
+    product rounds its activations at run time, None if it does not.
     """
 
     activation: ops.Format | None
@@ -168,7 +170,7 @@ class NodeFormats:
     other: ops.Format | None
     per_channel: bool | str
     weight_method: str = AUTO
-    dynamic: bool = False
+    dynamic: RunTimeProducts | None = None
 
     @property
     def wants_integers(self) -> bool:
@@ -184,7 +186,7 @@ class NodeFormats:
 _FLOAT = NodeFormats(None, None, None, None, False)
 
 _FINER = "int8"
-"""Format of weights that get more bits than others; a router's stays float beside float activations."""
+"""Format of weights that get more bits than others; those of features stay float beside float activations."""
 
 
 def _has_few_bits(fmt: ops.Format | None) -> bool:
@@ -199,6 +201,9 @@ class FormatTable:
     ) -> None:
         """Resolve the rules, the later over the earlier, exclusion over all."""
         self._scheme, facts = scheme, facts or GraphFacts(graph)
+        opened = features.asked_for(scheme, *scheme.layers.values())
+        self.at_run_time = [feature.products for feature in opened if feature.products]
+        """How some products round their activations at run time; empty where none does."""
         self.default = self._resolve(LayerRule())
         rules: dict[int, LayerRule] = {}
         for _, selection, rule in targets.rules:
@@ -207,9 +212,9 @@ class FormatTable:
         self._formats = {key: self._resolve(rule) for key, rule in rules.items()}
         self.naming_weights = frozenset(key for key, rule in rules.items() if rule.weight)
         """``id`` of the nodes of which a rule names the format of their weight."""
-        self.routers = self._finer_routers(graph, facts) if _has_few_bits(self.default.weight) else []
-        """Routers of experts whose weights have more bits than the scheme says for all."""
-        self.deciding = self._kept_for_lengths(graph, facts)
+        self.choosing = self._leave(graph, facts.finer, _FINER) if _has_few_bits(self.default.weight) else []
+        """Products of features whose weights have more bits than the scheme says for all."""
+        self.deciding = self._leave(graph, facts.lengths)
         """Nodes in float that decide how long other tensors are."""
         if self.default.activation is None:  # beside a table in float, a head's own weight is a second copy
             self._formats = dict.fromkeys(facts.shared_heads, _FLOAT) | self._formats
@@ -221,19 +226,12 @@ class FormatTable:
     def __getitem__(self, node: gs.Node) -> NodeFormats:
         return self._formats.get(id(node), self.default)
 
-    def _finer_routers(self, graph: gs.Graph, facts: GraphFacts) -> list[gs.Node]:
-        """Give routers that no rule names a format of more bits, and return them."""
-        nodes = (node for node in walk.nodes(graph) if id(node) in facts.routers)
-        found = [node for node in nodes if id(node) not in self._formats]
-        finer = self._resolve(LayerRule(weight=_FINER)) if self.default.wants_integers else _FLOAT
-        self._formats |= {id(node): finer for node in found}
-        return found
-
-    def _kept_for_lengths(self, graph: gs.Graph, facts: GraphFacts) -> list[gs.Node]:
-        """Leave nodes in float that decide lengths and that no rule names, and return them."""
-        kept = facts.lengths.difference(self._formats)
-        self._formats |= dict.fromkeys(kept, _FLOAT)
-        return [node for node in walk.nodes(graph) if id(node) in kept] if kept else []
+    def _leave(self, graph: gs.Graph, nodes: frozenset[int], weight: str = FLOAT32) -> list[gs.Node]:
+        """Leave those of some nodes that no rule names in float, or with finer weights; return them."""
+        left, is_integer = nodes.difference(self._formats), weight != FLOAT32 and self.default.wants_integers
+        formats = self._resolve(LayerRule(weight=weight)) if is_integer else _FLOAT
+        self._formats |= dict.fromkeys(left, formats)
+        return [node for node in walk.nodes(graph) if id(node) in left] if left else []
 
     def _finer_layers(self, graph: gs.Graph) -> list[gs.Node]:
         """Give the most sensitive layers that no rule names more bits within the share; return them."""
@@ -276,8 +274,8 @@ class FormatTable:
         if (rule.bias or scheme.bias) == AUTO and (bias is None or not bias.is_integer):
             reaches = scheme.quantize_all_op_types and activation is not None and not activation.is_integer
             bias = activation if reaches else other
-        method, dynamic = rule.weight_method or AUTO, dynamic and activation is None and weight is not None
-        return NodeFormats(activation, weight, bias, other, per_channel, method, dynamic)
+        products = self.at_run_time[0] if dynamic and activation is None and weight is not None else None
+        return NodeFormats(activation, weight, bias, other, per_channel, rule.weight_method or AUTO, products)
 
     def _other(self, rule: LayerRule, activation: ops.Format | None) -> ops.Format | None:
         """A rule that asks for a float type asks for it everywhere; float32 means that the node is kept."""

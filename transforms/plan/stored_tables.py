@@ -44,5 +44,5 @@ def stored_tables(plan: QuantizationPlan) -> list[gs.Constant]:
 
 def _stores_integers(formats: NodeFormats) -> bool:
     weight = formats.weight
-    computes = formats.wants_integers or formats.dynamic
+    computes = formats.wants_integers or formats.dynamic is not None
     return computes and weight is not None and weight.is_integer and weight.bits <= _WEIGHT_BITS

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import onnx_graphsurgeon as gs
 
-from transforms.judge.errors import Gain
 from transforms.run.turns import Timing
 from transforms.scheme import Scheme
 from transforms.search.target import Scored
@@ -54,24 +53,6 @@ class Reached(Chosen):
     scheme: Scheme
     bytes_before: int
     bytes_after: int
-
-
-@dataclass(frozen=True)
-class LossyLayers:
-    """The layers that carry most of the loss, and stay float if ``kept``; ``count``: of those that there are.
-
-    ``scheme`` names them if they do. ``gain``: on so many ``samples`` that did not rank them, None if no
-    layer was worth a trial. Bytes: of stored numbers, without them in float and with.
-    """
-
-    scheme: Scheme
-    count: int = 0
-    layers: tuple[Part, ...] = ()
-    gain: Gain | None = None
-    samples: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    kept: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,6 @@ from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import FLOAT32
 
-IN_FLOAT = LayerRule(FLOAT32, FLOAT32)
-"""The rule of layers that stay float."""
-
 
 def fallback_rule(name: str, scheme: Scheme) -> LayerRule:
     """Return the formats of layers that fall back; ValueError if they have them already.

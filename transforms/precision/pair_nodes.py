@@ -9,8 +9,8 @@ import onnx_graphsurgeon as gs
 
 from ops.formats import BFP, MX
 from transforms import features
-from transforms.compare.float_products import write_float_products
 from transforms.conversion.record import Record
+from transforms.conversion.rows import features_of
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph import dot_products, dtypes, walk
 from transforms.graph.constant_nodes import is_made_of_constants
@@ -29,7 +29,6 @@ _ROUNDINGS = QUANTIZED_BY | {
     "DynamicQuantizeLinear",
     *("Cast", BFP, MX),
 }
-_OF_INTEGERS = frozenset({"MatMulNBits", "QMoE"})
 _WRITTEN_AS = frozenset({("Add", "Sum"), ("Gather", "Mul")})
 """By :func:`transforms.runtime_workarounds.sum_before_layernorm`, of rows with scales by
 :func:`transforms.quantize_tables.quantize_tables`."""
@@ -50,8 +49,8 @@ class PairedModels:
     def __init__(self, float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
         """Take the float model in the form that was quantized, and the quantized one; both are changed."""
         self._float, self._quantized = float_graph, quantized_graph
-        roundings = set[int]()
-        write_float_products(quantized_graph, roundings=roundings)
+        opened = features_of(quantized_graph)
+        roundings = {key for feature in opened for key in feature.write_float(quantized_graph)}
         pairs = _pairs(float_graph, quantized_graph)
         paired = roundings | {id(node) for _, node in pairs}
         self.unpaired = [label_of(n) for n in quantized_graph.nodes if id(n) not in paired and _computes(n)]
@@ -158,7 +157,7 @@ def _is_alike(node: gs.Node, counterpart: gs.Node) -> bool:
     feature = features.of(counterpart)
     written_as = _WRITTEN_AS if feature is None else feature.written_as
     is_same = node.op == counterpart.op or (counterpart.op, node.op) in written_as
-    if is_same or node.op in _OF_INTEGERS:
+    if is_same or node.op == "MatMulNBits":
         return True
     return node.op == "Add" and dot_products.is_dot_product(counterpart)
 

@@ -23,7 +23,7 @@ from transforms.graph.dot_products import is_dot_product
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.borders import seconds_of_a_number, worth_float
 from transforms.precision.chosen import FloatLayers
-from transforms.precision.finer_scheme import IN_FLOAT, bytes_of_numbers, naming
+from transforms.precision.finer_scheme import bytes_of_numbers, naming
 from transforms.precision.pair_nodes import PairedModels
 from transforms.precision.reach import Built
 from transforms.run.profile import Kernel, profiled
@@ -31,6 +31,7 @@ from transforms.run.speed import SLOWER
 from transforms.run.turns import Timer, Timing, ratio, time_graphs, timed_options
 from transforms.runtime.session import RunOptions, open_session
 from transforms.scheme import Scheme
+from transforms.scheme.layer_rule import IN_FLOAT
 
 _SECONDS, _MOST = 1.0, 6
 """Seconds of the processor for which two models take turns, and how many groups of layers are tried."""

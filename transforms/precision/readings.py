@@ -13,7 +13,7 @@ from ops.array_types import AnyArray
 from ops.integers import dequantize
 from transforms import features
 from transforms.compare.node_formats import rounded_format, type_name
-from transforms.features import WeightForm
+from transforms.features.hooks import WeightForm
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.qdq import DEQUANTIZE

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -27,9 +28,7 @@ from transforms.precision.switched_model import switched_model
 from transforms.run.kept_arrays import KeptArrays
 from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
-
-MOST_PARTS = 200
-"""Layers that are told apart: of more, what follows a dot product is part of it."""
+from transforms.search.group_search import joined
 
 _LABEL = "quantized"
 _END = "Identity"  # of a layer that is an output; others of that type round nothing
@@ -69,7 +68,8 @@ class SwitchedLayers:
         dots = {name for name in layers if is_dot_product(paired.base.layers[name][0])}
         self.parts = [
             Part(names[0], operators[names[0]], tuple(names), shown[names[-1]])
-            for names in _joined(_with_outputs(paired.base.layers), dots)
+            for layers in joined(_with_outputs(paired.base.layers), lambda names: names[0] in dots)
+            for names in [list(chain(*layers))]
         ]
         self.readings = {name: self._readings(paired, name) for name in layers}
         graph = paired.base.graph
@@ -169,19 +169,6 @@ def _with_outputs(layers: Mapping[str, Sequence[gs.Node]]) -> list[list[str]]:
             maker = makers.get(id(walk.producer(node.inputs[0])), name)
             groups.setdefault(maker, []).append(name)
     return list(groups.values())
-
-
-def _joined(layers: list[list[str]], dots: Collection[str]) -> list[list[str]]:
-    """Return layers one by one, or if they are many, with the dot product that they follow."""
-    if len(layers) <= MOST_PARTS:
-        return layers
-    found: list[list[str]] = []
-    for names in layers:
-        if names[0] in dots or not found:
-            found.append([])
-        found[-1] += names
-    size = -(-len(found) // MOST_PARTS)
-    return [[n for names in found[i : i + size] for n in names] for i in range(0, len(found), size)]
 
 
 def _operator(node: gs.Node) -> str:

@@ -14,7 +14,7 @@ from ops import FORMATS
 from ops.integer_blocks import dequantize_blocks
 from ops.integers import dequantize
 from transforms import features
-from transforms.features import WeightForm
+from transforms.features.hooks import WeightForm
 from transforms.graph import dtypes, walk
 from transforms.graph.constants import load
 from transforms.graph.if_nodes import Branch, add_switch, choose, copied

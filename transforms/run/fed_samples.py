@@ -9,7 +9,7 @@ import numpy as np
 
 from ops.legal_names import refuse_unknown
 from transforms.run.fitted import Fitting
-from transforms.run.image_inputs import ImageOptions
+from transforms.run.image_options import ImageOptions
 from transforms.run.samples import Samples
 from transforms.runtime.inputs import ModelInput, check_feed
 from transforms.runtime.session import OpenModel

@@ -15,7 +15,7 @@ from transforms.files.array_archive import native
 from transforms.files.paths import AnyPath
 from transforms.run.data_sets import NO_SAMPLE, Reader, arrays_of, each_sample, length_of
 from transforms.run.fitted import Fitting
-from transforms.run.image_inputs import ImageOptions
+from transforms.run.image_options import ImageOptions
 from transforms.run.samples import GIVEN, Samples, sample_file, takes_tokens, token_feed
 from transforms.runtime.inputs import ModelInput, check_feed, random_array
 

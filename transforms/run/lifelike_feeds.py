@@ -6,19 +6,23 @@ of weights: it shows on random tokens too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
 from transforms.graph import walk
-from transforms.graph.embeddings import is_lookup, is_table
+from transforms.graph.embeddings import rows_looked_up
 from transforms.graph.rewire import onnx_op
+from transforms.run.samples import IDS, takes_tokens, token_feed
 from transforms.runtime.inputs import ModelInput, model_inputs, random_array
 
 _PASSING = frozenset({"Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Flatten"})
 """What may lie between an input and the lookup of its numbers as rows of a table."""
+
+FEEDS = 4
+"""How many of them stand for samples where there are none."""
 
 LENGTH = 32
 """Size of free dimensions after the first, which is 1: about a sentence, or a third of a second of speech."""
@@ -29,11 +33,24 @@ def lifelike_feeds(graph: gs.Graph, count: int, length: int = LENGTH, seed: int 
 
     Integers whose numbers are rows of a table are drawn from all its rows, all others, and booleans, are 1;
     floats are standard normal. Free dimensions of one name have one size: 1 where the name is that of an
-    input's first dimension, else ``length``. Raises ModelError for inputs that samples cannot have.
+    input's first dimension, else ``length``. Inputs that follow from tokens are those of a text of that
+    length with nothing before it (:func:`transforms.run.samples.token_feed`). Raises ModelError for inputs
+    that samples cannot have.
     """
     inputs, sizes, random = _sized(graph, length), _vocabularies(graph), np.random.default_rng(seed)
+    declared = model_inputs(graph)
     for _ in range(count):
-        yield {one.name: _array(one, sizes.get(one.name, 0), random) for one in inputs}
+        feed = {one.name: _array(one, sizes.get(one.name, 0), random) for one in inputs}
+        yield _text(feed, declared) or feed
+
+
+def _text(feed: Feed, declared: Sequence[ModelInput]) -> Feed | None:
+    """Return the feed of the tokens in one, if it follows from them."""
+    try:
+        text = token_feed(feed[IDS].reshape(-1), declared) if takes_tokens(declared) else None
+    except ValueError:
+        return None
+    return text
 
 
 def _array(one: ModelInput, rows: int, random: np.random.Generator) -> AnyArray:
@@ -70,8 +87,7 @@ def _vocabularies(graph: gs.Graph) -> dict[str, int]:
     found: dict[str, int] = {}
     for tensor in graph.inputs:
         uses = walk.uses_beyond(tensor, lambda node, index: index == 0 and onnx_op(node) in _PASSING)
-        tables = [node.inputs[0] for node, index in uses if index == 1 and onnx_op(node) == "Gather"]
-        rows = [int(t.shape[0]) for t in tables if is_table(t) and any(is_lookup(u, t) for u in t.outputs)]
+        rows = [count for node, index in uses if index == 1 and (count := rows_looked_up(node))]
         if rows:
             found[str(tensor.name)] = min(rows)
     return found

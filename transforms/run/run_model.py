@@ -15,7 +15,7 @@ from transforms.files.paths import AnyPath
 from transforms.model.read_model import ModelError
 from transforms.runtime.session import MissingKernelError, OpenModel, RunOptions, start_session
 
-__all__ = ["OpenModel", "Run", "RunOptions", "has_coded_inputs", "open_model"]
+__all__ = ["OpenModel", "Run", "RunOptions", "open_model"]
 
 Run = Callable[[Feed], Feed]
 """Runs a model on a feed."""
@@ -27,11 +27,6 @@ _BFLOAT16 = "tensor(bfloat16)"
 _BEFORE_BFLOAT16 = 21
 """The last opset before many operators took bfloat16, in definitions that say nothing else anew: for some the
 runtime has no other kernels than those of the definitions before."""
-
-
-def has_coded_inputs(graph: gs.Graph) -> bool:
-    """Return whether inputs are integers of 8 bits, as caches in few bits are."""
-    return any(tensor.dtype in (np.int8, np.uint8) for tensor in graph.inputs)
 
 
 def open_model(source: AnyPath | gs.Graph, options: RunOptions | None = None) -> OpenModel:

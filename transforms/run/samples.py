@@ -11,13 +11,16 @@ import errno
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
 import numpy as np
+import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray
+from transforms import features
 from transforms.files.array_archive import read_arrays, read_headers
 from transforms.files.array_header import ArrayHeader
 from transforms.files.named_file import named
@@ -30,9 +33,11 @@ from transforms.run.array_files import (
     read_array,
     read_array_header,
 )
+from transforms.run.events import Events
 from transforms.run.fitted import Fitting
-from transforms.run.image_inputs import ImageOptions, images_line, is_image, read_image
+from transforms.run.image_options import ImageOptions
 from transforms.runtime.inputs import ModelInput, check_feed, taken_shape
+from transforms.runtime.session import RunOptions
 
 SAMPLE_SUFFIXES = (".npz", *ARRAY_SUFFIXES)
 IDS = "input_ids"
@@ -67,7 +72,7 @@ class Samples:
             raise ValueError(f"folder '{folder}' holds no .npz, .npy, .png or .jpg file")
         stems = {path: Path(name).stem for name, path in found.items()}
         self._open(list(found.values())[:limit], inputs, images, limit, stems, fitting)
-        if self._images != ImageOptions() and not any(is_image(path) for path in self._paths):
+        if self._images != ImageOptions() and not any(map(features.files_of, self._paths)):
             raise ValueError(f"{GIVEN}, but '{folder}' holds no image")
 
     @classmethod
@@ -107,15 +112,23 @@ class Samples:
         """The names of the samples."""
         return [name for name, _, _ in self._entries]
 
-    def images_line(self) -> str:
-        """Return how images go in: how many, of which size, and what their pixels become; empty without any.
+    def tell_images(self, graph: gs.Graph, events: Events, run: RunOptions | None = None) -> None:
+        """Tell how images go in, if there are any, and why a graph was trained on others.
 
-        Raises ValueError as :func:`read_image` does for an input that takes no image.
+        Raises ValueError or OSError for images that cannot be read, or an input that takes none.
         """
-        paths = [path for _, path, _ in self._entries if is_image(path)]
-        if not paths or len(self._inputs) != 1:
-            return ""
-        return images_line(paths, self._inputs[0], self._images)
+        paths = [path for _, path, _ in self._entries if features.files_of(path)]
+        files = features.files_of(paths[0]) if paths and len(self._inputs) == 1 else None
+        if files is not None:
+            events.note(files.line(paths, self._inputs[0], self._images))
+            for warning in files.warnings(graph, self._read_by, self._images, run):
+                events.warn(warning)
+
+    def _read_by(self, images: ImageOptions) -> Samples:
+        """Return the same samples, read by other options."""
+        others = copy(self)
+        others._images = images
+        return others
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         """Yield name (without suffix) and feed of each sample; ValueError when one does not fit the model."""
@@ -156,8 +169,8 @@ class Samples:
             names = ", ".join(f"'{one.name}'" for one in self._inputs)
             raise ValueError(f"sample '{path.name}': the model has inputs {names}, which takes a .npz file")
         only = self._inputs[0]
-        if is_image(path):
-            return {only.name: read_image(path, only, self._images)}
+        if files := features.files_of(path):
+            return {only.name: files.read(path, only, self._images)}
         _check_headers(self._inputs, {only.name: read_array_header(path)}, path.name, self._fitting)
         feed = {only.name: read_array(path)}
         return feed if self._fitting is None else self._fitting.of(feed, self._inputs)

@@ -16,7 +16,7 @@ from transforms.files.named_file import named
 from transforms.graph.state_outputs import first_state, found_pairs, state_pairs
 from transforms.run.array_files import find_files, is_litter, natural_order, read_array
 from transforms.run.fitted import Fitting
-from transforms.run.image_inputs import ImageOptions
+from transforms.run.image_options import ImageOptions
 from transforms.run.samples import SAMPLE_SUFFIXES, Samples
 from transforms.runtime.inputs import ModelInput, check_feed
 from transforms.runtime.session import OpenModel

@@ -18,11 +18,10 @@ takes the other one, which adds a share of the error that rounding makes anyway;
 most, if it hit every number: independent errors of equal power.
 """
 
-CHANCE = 6.2
-"""What an output of n numbers may show more by chance: the factor exp(6.2 / sqrt(n)).
+CHANCE = 3.1
+"""Standard deviations by which a ratio of two errors may differ by chance: beyond there is one in a thousand.
 
-The logarithm of a sum of n squares has a variance of about 2 / n, that of the ratio of two of 4 / n. Beyond
-3.1 standard deviations there is one in a thousand.
+The logarithm of a sum of n squares has a variance of about 2 / n, that of the ratio of two the sum of both.
 """
 
 NOTICED = 1e-6
@@ -80,15 +79,16 @@ class OutputErrors:
     @property
     def is_made_wrong(self) -> bool:
         """Whether optimization makes more error than rounding explains."""
-        return self.between > self.noticed and self.made > self._explained(self.plain, self.plain_count)
+        return self.between > self.noticed and self.made > self._explained(self.plain)
 
     @property
     def is_plain_wrong(self) -> bool:
         """Whether a session without optimization makes more error than rounding explains."""
-        return self.between > self.noticed and self.plain > self._explained(self.made, self.made_count)
+        return self.between > self.noticed and self.plain > self._explained(self.made)
 
-    def _explained(self, error: float, count: float) -> float:
-        return EXPLAINED * math.exp(CHANCE / math.sqrt(max(count, 1))) * error + self.noticed
+    def _explained(self, error: float) -> float:
+        scatter = math.sqrt(sum(2 / max(count, 1) for count in (self.made_count, self.plain_count)))
+        return EXPLAINED * math.exp(CHANCE * scatter) * error + self.noticed
 
 
 def _power(array: AnyArray) -> float:

@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from transforms.scheme.layer_rule import LayerRule
+
+if TYPE_CHECKING:
+    from transforms.scheme.scheme import Scheme
 
 _ACTIVATION = "float32"
 _WEIGHTS = ("int8", "uint8")
 
 
-class _Formats(Protocol):
-    """A scheme, as far as products go."""
-
-    @property
-    def activation(self) -> str: ...
-
-    @property
-    def weight(self) -> str: ...
-
-    @property
-    def layers(self) -> Mapping[str, LayerRule]: ...
-
-    @property
-    def dynamic(self) -> bool: ...
-
-    @property
-    def keep_weight_nodes(self) -> bool: ...
-
-
-def check_dynamic(scheme: _Formats) -> None:
+def check_dynamic(scheme: Scheme) -> None:
     """Raise ValueError naming a key that does not go with ``dynamic``, of a scheme or its ``layers``."""
-    asked = [("", scheme.activation, scheme.weight)] if scheme.dynamic else []
-    asked += [
-        (f"layers entry '{pattern}': ", rule.activation or _ACTIVATION, rule.weight or scheme.weight)
-        for pattern, rule in scheme.layers.items()
-        if rule.dynamic
-    ]
-    for place, activation, weight in asked:
+    parts: dict[str, Scheme | LayerRule] = {"": scheme}
+    parts |= {f"layers entry '{pattern}': ": rule for pattern, rule in scheme.layers.items()}
+    for place, part in parts.items():
+        if not part.dynamic:
+            continue
+        activation, weight = part.activation or _ACTIVATION, part.weight or scheme.weight
         if activation != _ACTIVATION:
             raise ValueError(f"{place}dynamic requires activation = '{_ACTIVATION}', not '{activation}'")
         if weight not in _WEIGHTS:
@@ -48,8 +30,3 @@ def check_dynamic(scheme: _Formats) -> None:
             raise ValueError(
                 f"{place}dynamic cannot be combined with keep_weight_nodes, which keeps float weights"
             )
-
-
-def is_dynamic(scheme: _Formats) -> bool:
-    """Return whether products, or some of them, round activations at run time."""
-    return scheme.dynamic or any(rule.dynamic for rule in scheme.layers.values())

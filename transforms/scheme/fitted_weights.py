@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ops.formats import Format
-from transforms.scheme.dynamic_layers import is_dynamic
 
 if TYPE_CHECKING:
     from transforms.scheme.scheme import Scheme
@@ -34,4 +33,4 @@ def rounds_8_bits(scheme: Scheme) -> bool:
     names = (scheme.activation, *(rule.activation for rule in scheme.layers.values() if rule.activation))
     formats = map(scheme.format, names)
     is_finer = all(fmt is None or fmt.bits > _BITS for fmt in formats)
-    return has_8_bits(scheme.format(scheme.weight)) and is_finer and not is_dynamic(scheme)
+    return has_8_bits(scheme.format(scheme.weight)) and is_finer and not scheme.is_dynamic

@@ -28,6 +28,10 @@ class LayerRule(SchemeTable):
         return f"{self.activation}/{self.weight}"
 
 
+IN_FLOAT = LayerRule("float32", "float32")
+"""The rule of layers that stay float."""
+
+
 def make_rule(pattern: str, value: object) -> LayerRule:
     """Return the rule of a rule, a table of its keys, or one format for activation and weight.
 

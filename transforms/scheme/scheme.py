@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ops.formats import FORMATS, Format
-from ops.legal_names import did_you_mean, refuse_unknown
+from ops.legal_names import refuse_unknown
 from ops.registration import DOMAIN
-from transforms.scheme.dynamic_layers import check_dynamic, is_dynamic
+from transforms.scheme.dynamic_layers import check_dynamic
 from transforms.scheme.finetune_rule import FinetuneRule
 from transforms.scheme.fitted_weights import has_few_bits, rounds_8_bits
 from transforms.scheme.layer_rule import LayerRule, make_rule
@@ -131,10 +131,7 @@ class Scheme:
         for name, table in _TABLES.items():
             object.__setattr__(self, name, table.parse(name, getattr(self, name)))
         for tensor, method in self.calibrate_tensors.items():
-            if method not in METHODS:
-                legal = ", ".join(map(repr, METHODS))
-                near = did_you_mean(str(method), METHODS) or ","
-                raise ValueError(f"calibrate_tensors entry '{tensor}' is {method!r}{near} legal are {legal}")
+            refuse_unknown(method, METHODS, f"calibrate_tensors entry '{tensor}': method")
         self._check_mixing()
         check_dynamic(self)
         for part, place, chosen in self._choices():
@@ -200,6 +197,11 @@ class Scheme:
         return integers and AUTO in (self.calibrate_method, self.per_channel, self.equalize_layers)
 
     @property
+    def is_dynamic(self) -> bool:
+        """Whether products, or some of them, round activations at run time."""
+        return self.dynamic or any(rule.dynamic for rule in self.layers.values())
+
+    @property
     def _rules(self) -> tuple[LayerRule, ...]:
         mixing = self.auto_mixed_precision
         return (*self.layers.values(), *(mixing.choices(self.activation, self.weight) if mixing else ()))
@@ -238,7 +240,7 @@ class Scheme:
             correct_biases=self.correct_biases is not False,
             equalize_layers=self.equalizes_by_rule,
             fit_weights=self.fit_weights is True,
-            move_outliers=self.move_outliers and is_dynamic(self),  # random numbers show them
+            move_outliers=self.move_outliers and self.is_dynamic,  # random numbers show them
             keep_float=False,
         )
 

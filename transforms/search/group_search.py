@@ -17,6 +17,9 @@ Removed = Set[int]
 Error = Callable[[Removed], float]
 """Returns the error that is left with these things removed, as a share of that with none removed."""
 
+MOST_PARTS = 200
+"""Layers that are told apart: of more, what follows a dot product is part of it."""
+
 _LEAST = 1e-12
 
 
@@ -44,6 +47,22 @@ def add_in_groups(
         else:
             place, size, failing = end, 1, None
     return added
+
+
+def joined(items: Sequence[T], begins: Callable[[T], bool], most: int = MOST_PARTS) -> list[list[T]]:
+    """Return items one by one, or if they are many, each with those that follow up to one that begins a part.
+
+    Parts that are still too many are joined evenly.
+    """
+    if len(items) <= most:
+        return [[item] for item in items]
+    parts: list[list[T]] = []
+    for item in items:
+        if begins(item) or not parts:
+            parts.append([])
+        parts[-1].append(item)
+    size = -(-len(parts) // most)
+    return [[item for part in parts[i : i + size] for item in part] for i in range(0, len(parts), size)]
 
 
 def fewest(items: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list[T]:

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -119,6 +120,10 @@ def load_function(place: str, keyword: str = "evaluate") -> UserMetric:
     file, name = split_place(place, keyword)
     label = f"{keyword} '{place}'"
     return _function(_execute(Path(file), label), name, label)
+
+
+load_once = cache(load_function)
+"""The same, executed at the first call for a place alone."""
 
 
 def split_place(place: str, keyword: str = "evaluate") -> tuple[str, str]:

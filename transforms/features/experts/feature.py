@@ -5,18 +5,11 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from transforms.conversion.rows import Row
-from transforms.features import Feature
 from transforms.features.experts.runtime_moe import mixtures
+from transforms.features.hooks import Feature
 from transforms.graph import walk
 from transforms.graph.rewire import RUNTIME_DOMAIN
-from transforms.pipelines.work import Work
-
-
-def write_experts(work: Work) -> None:
-    """Write mixtures of experts in the bits that the scheme has for weights."""
-    from transforms.features.experts.store_experts import store_experts
-
-    work.record.stored += store_experts(work)
+from transforms.pipelines.later import later
 
 
 def is_stored(graph: gs.Graph) -> bool:
@@ -24,9 +17,13 @@ def is_stored(graph: gs.Graph) -> bool:
     return any(True for inner in walk.graphs(graph) for _ in mixtures(inner))
 
 
+(routers,) = later(__package__, "routers")
+
 FEATURE = Feature(
     noun="a mixture of experts",
     domains=(RUNTIME_DOMAIN,),
-    rows={"store": (Row(write_experts),)},
+    written_as=frozenset({("MoE", "QMoE")}),
+    rows={"store": tuple(map(Row, later(__package__, "store_experts")))},
     is_stored=is_stored,
+    finer=routers,
 )

@@ -1,4 +1,4 @@
-"""Part of a step: write mixtures of experts in the bits that the scheme has for weights."""
+"""Row: write mixtures of experts in the bits that the scheme has for weights."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _IN_FINER_BLOCKS = 4
 """Bits of experts whose blocks have half the size of others: their kernel is as fast, and has 1.5 dB more."""
 
 
-def store_experts(work: Work) -> list[str]:
-    """Write experts in place, each mixture in the bits that the scheme has for its weights; return lines.
+def store_experts(work: Work) -> None:
+    """Write experts in place, each mixture in the bits that the scheme has for its weights.
 
     Without ``matmul_nbits`` they stay in float, which is said.
     """
     nodes = _by_bits(work)
-    if not work.options.matmul_nbits:
+    if nodes and not work.options.matmul_nbits:
         kept = counted(sum(map(len, nodes.values())), "mixture")
-        return [f"In float: {kept} of experts; {as_option('matmul_nbits')} stores them"] if nodes else []
-    lines = []
+        work.record.stored.append(f"In float: {kept} of experts; {as_option('matmul_nbits')} stores them")
+        return
     for bits, wanted in nodes.items():
         block = max(work.scheme.block_size >> (bits == _IN_FINER_BLOCKS), LEAST_BLOCK)
         level = work.options.accuracy_level
         count = write_qmoe(work.graph, bits, block, accuracy_level=level, nodes=NodeSet(wanted))
         others = len(wanted) - count
         left = f", {others} in float: ONNX Runtime's CPU provider has no kernel" if others else ""
-        lines.append(f"Written as QMoE: {counted(count, 'mixture')} of experts, {bits} bits{left}")
-    return lines
+        written = f"{counted(count, 'mixture')} of experts, {bits} bits{left}"
+        work.record.stored.append(f"Written as QMoE: {written}")
 
 
 def _by_bits(work: Work) -> dict[int, list[gs.Node]]:

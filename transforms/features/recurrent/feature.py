@@ -8,12 +8,12 @@ import onnx_graphsurgeon as gs
 
 from transforms.conversion.rewriting import Rewritten
 from transforms.conversion.rows import Row
-from transforms.features import Feature, reads_stored
+from transforms.features import reads_stored
+from transforms.features.hooks import Feature
 from transforms.features.recurrent.weights import Rows
 from transforms.graph import walk
 from transforms.graph.value_limits import Limits
 from transforms.scheme import Scheme
-from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.scheme.targets import ON_CPU
 
 _CELLS = 2  # the output of an LSTM that holds its cells
@@ -48,7 +48,7 @@ def _rounds_inputs(scheme: Scheme) -> bool:
     """Return whether activations are integers of 8 bits or fewer, or rounded at run time."""
     activation = scheme.format(scheme.activation)
     is_narrow = activation is not None and activation.is_integer and activation.bits <= _NARROW_BITS
-    return is_narrow or is_dynamic(scheme)
+    return is_narrow or scheme.is_dynamic
 
 
 FEATURE = Feature(

@@ -25,7 +25,7 @@ _OF_NODES = 400
 
 @dataclass(frozen=True)
 class Rows:
-    """The form of W and R, see :class:`transforms.features.WeightForm`."""
+    """The form of W and R, see :class:`transforms.features.hooks.WeightForm`."""
 
     inputs: Collection[int] = WEIGHTS
 

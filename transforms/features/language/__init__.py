@@ -1,0 +1,1 @@
+"""Language models: weights on grids that they had, tables that heads share, levels of kernels, rotation."""

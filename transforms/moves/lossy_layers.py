@@ -1,0 +1,191 @@
+"""A move: the few layers that carry most of the loss stay float, where that is worth its price.
+
+Each layer's share of the error is what it makes alone, found by halves on every second sample, in one session
+in which layers are switched. On the other samples, with ranges from other samples than these, as many of the
+worst are put back as leave most dB beyond their price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ops.metrics import decibels
+from transforms.graph import walk
+from transforms.graph.dot_products import is_dot_product
+from transforms.graph.lazy_values import stored_bytes
+from transforms.graph.selection import exactly, label_of
+from transforms.graph.some_names import counted
+from transforms.judge.constants import FEWEST, FINE, LAYER_RUNS, ONE_OF, PER_PERCENT, WORTH
+from transforms.judge.decisions import LAYERS_IN_FLOAT, LossyLayers
+from transforms.judge.errors import Errors, Gain, gain
+from transforms.judge.sample_roles import judging_layers, ranking, ranking_layers, taken
+from transforms.judge.switchable_ranges import SwitchableRanges
+from transforms.moves.improve import Best
+from transforms.scheme import Scheme
+from transforms.scheme.layer_rule import IN_FLOAT
+from transforms.scheme.scheme import FLOAT32
+from transforms.search.group_search import joined, shares_of_parts
+
+_LEAST = 0.05  # share of what is left that a layer leaves: shares do not quite add up
+
+
+def try_lossy_layers(best: Best) -> None:
+    """Keep the layers in float that are worth it, if samples that did not rank them accept it.
+
+    Of a language model none do: tensors that layers read are left in float, at no bytes.
+    """
+    feeds = best.form.judge.reference.feeds
+    if not best.nameable or len(feeds) < 2 * FEWEST or best.form.judge.reference.logits:
+        return
+    outputs = best.form.judge.reference.unsaturated
+    if best.errors.of_outputs(outputs).at_most(FINE).mean + WORTH >= FINE:
+        return
+    layers = _layers(best)
+    if not layers:
+        return
+    search = _Search(best, layers, outputs, ranking_layers(len(feeds)))
+    judged = judging_layers(len(feeds))
+
+    def _errors(scheme: Scheme) -> Errors:
+        return best.form.model.errors(scheme, judged).of_outputs(outputs).at_most(FINE)
+
+    def _value(choice: tuple[list[int], Gain]) -> float:
+        return choice[1].decibels - search.price(choice[0])
+
+    before = _errors(best.scheme)
+    choices = [(kept, gain(_errors(search.scheme(kept)), before)) for kept in search.choices()]
+    for kept, won in sorted(choices, key=_value, reverse=True):
+        is_worth = won.is_accepted(search.price(kept))
+        best.note(LAYERS_IN_FLOAT, counted(len(kept), "layer") + " in float", won, len(judged), kept=is_worth)
+        if is_worth:
+            names = tuple(next(n for n in layers[i].nodes if n in best.nameable) for i in kept)
+            best.decisions.lossy = LossyLayers(names, len(layers), won, sum(search.more[i] for i in kept))
+            best.scheme = search.scheme(kept)
+            return
+
+
+def price(more: float, layers: int) -> float:
+    """Return the dB that layers in float have to bring; ``more``: bytes of numbers that they add, as a share.
+
+    This is the rule: ``PER_PERCENT`` for each percent of bytes, and ``WORTH`` for each layer, for its time.
+    """
+    return PER_PERCENT * 100 * max(more, 0.0) + WORTH * layers
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Nodes that are left in float together, by name, and outputs that they make."""
+
+    nodes: tuple[str, ...]
+    outputs: tuple[str, ...]
+    places: frozenset[int]
+
+
+def _layers(best: Best) -> list[Layer]:
+    """Return the layers of the main graph that read what is rounded, in order.
+
+    Of more than are told apart, what follows a dot product is part of it.
+    """
+    inputs, nodes = best.form.model.inputs, best.form.model.nodes
+    reading = {use.consumer for use in inputs.uses} | {weight.use[0] for weight in inputs.weights}
+    rounded = {use.tensor for use in inputs.uses if use.consumer is None}
+    main = {id(node) for node in best.form.graph.nodes}
+    places = [i for i, node in enumerate(nodes) if i in reading and id(node) in main]
+    found = []
+    for group in joined(places, lambda place: is_dot_product(nodes[place])):
+        names = tuple(label_of(nodes[place]) for place in group)
+        ends = (str(tensor.name) for place in group for tensor in nodes[place].outputs)
+        found.append(Layer(names, tuple(name for name in ends if name in rounded), frozenset(group)))
+    return found
+
+
+class _Search:
+    """Looks for the layers whose gain in float exceeds their price most, on samples that rank them."""
+
+    def __init__(
+        self, best: Best, layers: Sequence[Layer], outputs: Sequence[int], samples: Sequence[int]
+    ) -> None:
+        """Take the layers, and the places of the outputs that are compared, and of the samples that rank.
+
+        Each error takes a run of each of some samples, as many as come to the runs that there are if all
+        layers were looked at one by one, within bounds.
+        """
+        runs, count = min(best.budget.whole, LAYER_RUNS[1]), len(layers)
+        self._ranks = taken(samples, ranking(len(samples), runs, count))
+        self._looks = max(runs, LAYER_RUNS[0]) // len(self._ranks)
+        self._model, self._scheme, self._layers = best.form.model, best.scheme, layers
+        self._outputs = outputs
+        self._able = [i for i, layer in enumerate(layers) if not best.nameable.isdisjoint(layer.nodes)]
+        self._nameable = best.nameable
+        self.more = _more_bytes(best.form.graph, self._model.inputs, layers)
+        """Bytes that each layer adds in float, as a share of those of all numbers."""
+
+    def scheme(self, kept: Sequence[int]) -> Scheme:
+        """Return the scheme with some of the layers in float."""
+        layers = [self._layers[i] for i in kept]
+        names = (name for layer in layers for name in layer.nodes if name in self._nameable)
+        ends = (name for layer in layers for name in layer.outputs)
+        return self._scheme.with_(
+            layers={**self._scheme.layers, **dict.fromkeys(map(exactly, names), IN_FLOAT)},
+            tensors={**self._scheme.tensors, **dict.fromkeys(ends, FLOAT32)},
+        )
+
+    def choices(self) -> list[list[int]]:
+        """Return layers that may be worth staying float together: as many as their shares say, and others."""
+        order, count = self._order()
+        counts = {min(round(count * times), len(order)) for times in (0.5, 1.0, 2.0)} - {0} if count else ()
+        return [sorted(order[:some]) for some in sorted(counts)]
+
+    def _order(self) -> tuple[list[int], int]:
+        """Return the layers by what each next one is worth, and how many of them are worth most together."""
+        shares, rest = self._shares()
+        order, values = list[int](), [0.0]
+        while shares and len(order) < len(self._layers) // ONE_OF:
+            worth = {i: self._worth(i, share, rest) for i, share in shares.items()}
+            layer = max(worth, key=worth.__getitem__)
+            order.append(layer)
+            values.append(values[-1] + worth[layer])
+            rest = max(rest - shares.pop(layer), _LEAST * rest)
+        return order, int(np.argmax(values))
+
+    def _worth(self, layer: int, share: float, rest: float) -> float:
+        return decibels(max(1 - share / rest, _LEAST)) - self.price([layer])
+
+    def price(self, layers: Sequence[int]) -> float:
+        """Return the dB that some layers have to bring."""
+        return price(sum(self.more[i] for i in layers), len(layers))
+
+    def _shares(self) -> tuple[dict[int, float], float]:
+        """Return the share of the error of each layer that was told apart, and that of all together."""
+        everything = self._errors([]).errors.sum(0)
+        counted_in = everything > 0
+        if not counted_in.any():
+            return {}, 0.0
+
+        def _left(removed: Set[int]) -> float:
+            errors = self._errors([self._able[place] for place in removed]).errors.sum(0)
+            return float((errors[counted_in] / everything[counted_in]).mean())
+
+        found, _ = shares_of_parts(len(self._able), _left, WORTH, self._looks)
+        single = {self._able[part.start]: share for part, share in found.items() if len(part) == 1}
+        return {layer: share for layer, share in single.items() if share > 0}, sum(found.values())
+
+    def _errors(self, kept: Sequence[int]) -> Errors:
+        return self._model.errors(self.scheme(kept), self._ranks, whole=True).of_outputs(self._outputs)
+
+
+def _more_bytes(graph: gs.Graph, inputs: SwitchableRanges, layers: Sequence[Layer]) -> list[float]:
+    """Return the bytes of weights that each layer adds in float, as a share of those of all numbers."""
+    weights = {weight.tensor: weight for weight in inputs.weights}
+    saved = {name: one.stored.nbytes * (1 - one.bits / 32) for name, one in weights.items()}
+    stored = sum(stored_bytes(tensor._values) for tensor in walk.constants(graph)) - sum(saved.values())
+    shares = [0.0] * len(layers)
+    for weight in weights.values():
+        for i, layer in enumerate(layers):
+            if weight.use[0] in layer.places:
+                shares[i] += saved[weight.tensor] / stored
+    return shares
