@@ -27,13 +27,12 @@ from transforms.graph import dtypes, walk
 from transforms.graph.constants import exportable
 from transforms.graph.dot_products import is_dot_product, is_operand, sum_axis
 from transforms.graph.embeddings import heads, is_lookup, is_table
-from transforms.graph.found_grids import FoundWeight, found_weights, is_stack
+from transforms.graph.found_grids import EXPERTS, FoundWeight, found_weights, is_stack
 from transforms.graph.lazy_values import Weight, constant, derived
 from transforms.graph.rewire import RUNTIME_DOMAIN, Insertions, Replacements, import_domains, take_over
 from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve
 from transforms.store_embeddings import StoredTable, share_table, tie_embeddings, why_not_stored
 from transforms.write_matmul_nbits import is_plain, kernel_scales, matmul_nbits
-from transforms.write_qmoe import write_found_experts
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,11 @@ def write_found_grids(
         return id(tensor) not in outputs and dtypes.is_type(tensor, dtypes.FLOAT) and _is_free(tensor, kept)
 
     of_experts: list[FoundWeight] = []
-    changed = write_found_experts(graph, accuracy_level, kept, of_experts)
+    changed = 0
+    if any(node.op == EXPERTS for node in walk.nodes(graph)):
+        from transforms.write_qmoe import write_found_experts
+
+        changed = write_found_experts(graph, accuracy_level, kept, of_experts)
     every = list(found_weights(graph, _wanted))
     if found is not None:
         found += [*of_experts, *every]

@@ -37,13 +37,13 @@ from transforms.features.experts.stored_stacks import (
 )
 from transforms.graph import walk
 from transforms.graph.found_grids import FoundWeight
+from transforms.graph.qdq import QMOE
 from transforms.graph.rewire import RUNTIME_DOMAIN, Replacements, import_domains, take_over
 from transforms.graph.selection import Choice, Exclusion, NodeSet, resolve
 from transforms.write_matmul_nbits import LEVELS, ROUNDED, kernel_scales, quick_level
 
 log = logging.getLogger(__name__)
 
-OPERATOR = "QMoE"
 BITS = tuple(INTEGERS)
 LEAST_BLOCK = 16
 _LEAST_ROUNDED = 32  # numbers of a block of 2 bits whose kernel rounds inputs
@@ -198,7 +198,7 @@ def _nodes(name: str, stored: _Stored, names: walk.Names) -> tuple[list[gs.Node]
     }
     attrs |= {"block_size": layout.block} if layout.block else {}
     attrs |= {"swiglu_fusion": 1} if mixture.activation == GATED else {}
-    return before, gs.Node(OPERATOR, name, attrs, inputs, [], RUNTIME_DOMAIN)
+    return before, gs.Node(QMOE, name, attrs, inputs, [], RUNTIME_DOMAIN)
 
 
 def _optional(values: AnyArray | None, name: str, suffix: str, names: walk.Names) -> gs.Tensor:

@@ -15,12 +15,16 @@ ROOT = Path(__file__).parents[2]
 ROUNDED, EXPERTS = "a product that rounds its input at run time", "a mixture of experts"
 
 LOADED = """
-import sys, numpy as np, onnx_narrow
-samples = [np.random.default_rng(i).random((1, 1, 8, 8), np.float32) for i in range(16)]
-onnx_narrow.quantize("tests/examples/digits.onnx", config={config!r}, data=samples, progress=lambda *_: None)
+import sys, onnx_narrow
+data = {{"data": {data!r}, "limit": 4}} if {data!r} else {{}}
+onnx_narrow.quantize({model!r}, config={config!r}, time=False, progress=lambda *_: None, **data)
 folders = {{name.split(".")[2] for name in sys.modules if name.startswith("transforms.features.")}}
 print(*sorted(folders - {{"hooks"}}))
 """
+
+DIGITS = "examples/digits/resnet.onnx", "examples/digits/calibration.npz"
+ROWS = "examples/rows/lstm.onnx", "examples/rows/calibration.npz"
+TEXT = "examples/text/decoder.onnx"
 
 
 @pytest.mark.parametrize(
@@ -48,8 +52,19 @@ def test_keys_of_schemes() -> None:
     assert [feature.noun for feature in asked_for(mixed, *mixed.layers.values())] == [ROUNDED]
 
 
-@pytest.mark.parametrize(("config", "loaded"), [("A8W8", ""), ("A8W8_DYNAMIC", "dynamic")])
-def test_a_convolution_network_loads_what_its_scheme_asks_for(config: str, loaded: str) -> None:
-    code = LOADED.format(config=config)
+@pytest.mark.parametrize(
+    ("model", "data", "config", "loaded"),
+    [
+        (*DIGITS, "A8W8", ""),
+        (*DIGITS, "A8W8_DYNAMIC", "dynamic"),
+        (*ROWS, "A8W8", "recurrent"),
+        (*ROWS, "A8W8_DYNAMIC", "dynamic recurrent"),
+        (TEXT, "", "W4", "language"),
+    ],
+)
+def test_a_job_loads_the_features_that_its_model_and_options_ask_for(
+    model: str, data: str, config: str, loaded: str
+) -> None:
+    code = LOADED.format(model=model, data=data, config=config)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == loaded

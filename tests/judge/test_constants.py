@@ -14,6 +14,7 @@ GUARDS = {
     *("_NOT_FINITE", "_EXACT"),  # of arithmetic
     *("GOOD", "_STUDENT", "_LEAST", "_PER_NEPER"),  # of words
     *("_UNPACKED", "_MEMORY", "_ONE_KIND"),  # of time and memory: results are the same
+    "_BOTH",  # the number of a part
 }
 """Numbers elsewhere that decide nothing."""
 

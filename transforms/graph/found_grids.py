@@ -20,7 +20,7 @@ from transforms.graph.some_names import counted, some_names
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16)
 _PASSES = ("Transpose", "Cast", "Identity")  # between a weight and its product
 _MATRIX_RANK = 2
-_EXPERTS, _STACKS = "MoE", (2, 4, 6)  # and its inputs that are matrices of experts
+EXPERTS, _STACKS = "MoE", (2, 4, 6)  # and its inputs that are matrices of experts
 _LEAST = 16 * LEAST_BLOCK  # numbers of a weight that is looked at
 
 _SOURCES = {
@@ -141,7 +141,7 @@ def _is_factor(tensor: gs.Tensor) -> bool:
 
 def is_stack(node: gs.Node, index: int) -> bool:
     """Return whether an input of a node is matrices of experts that ONNX Runtime's MoE reads."""
-    return node.domain == RUNTIME_DOMAIN and node.op == _EXPERTS and index in _STACKS
+    return node.domain == RUNTIME_DOMAIN and node.op == EXPERTS and index in _STACKS
 
 
 def share_lines(found: Sequence[FoundWeight]) -> Iterator[str]:

@@ -20,5 +20,8 @@ BLOCKS = (BFP, MX)
 MATMUL_NBITS = "MatMulNBits"
 """ONNX Runtime's product with a weight in blocks of few bits."""
 
+QMOE = "QMoE"
+"""ONNX Runtime's mixture of experts with weights in few bits."""
+
 GATHER_BLOCKS = "GatherBlockQuantized"
 """ONNX Runtime's lookup of rows of a table in blocks of few bits."""

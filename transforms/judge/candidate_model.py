@@ -47,6 +47,9 @@ _ONE_KIND = 1 << 27
 """Bytes of weights above which the rounded ones of one kind of candidates are kept, and of one form of the
 model: each is another copy."""
 
+_BOTH = 2
+"""The number of both folds together, after those of each."""
+
 _Kind = tuple[bool | str, str]
 Read = Callable[[AnyArray], AnyArray]
 """From the float numbers of a weight to those that a node reads."""
@@ -86,23 +89,26 @@ class CandidateModel:
         self._weight_of = {weight.use: weight for weight in self.inputs.weights}
         self._plan = plan_of(graph, scheme)
         read = corrected_inputs(self._plan)
-        folds = [statistics.half(fold, statistics.options) for fold in range(2)] if statistics else []
-        self._means = [fold.means(read) for fold in folds]
         self._ranges: dict[tuple[int, str], Calibration] = {}
+        folds = () if statistics is None else (0, 1, _BOTH)
+        self._means = [self._of_fold(scheme, fold).means(read) for fold in folds]
         self._grids: dict[tuple[int, str, str], Mapping[str, AnyArray]] = {}
         self._tables: dict[_Kind, Mapping[tuple[int, int], Read]] = {}
         self._weights: dict[tuple[str, _Kind], AnyArray] = {}
         self._is_large = sum(weight.stored.nbytes for weight in self.inputs.weights) > _ONE_KIND
         self._biases: dict[tuple[str, _Kind, int], AnyArray] = {}
 
-    def errors(self, scheme: Scheme, places: Sequence[int] | None = None) -> Errors:
-        """Return the errors of a candidate on all samples, or some: each with ranges from the other fold."""
+    def errors(self, scheme: Scheme, places: Sequence[int] | None = None, *, whole: bool = False) -> Errors:
+        """Return the errors of a candidate on all samples, or some: each with ranges from the other fold.
+
+        ``whole``: with ranges from all samples, so that errors are of rounding more than of what is cut off.
+        """
 
         self._opened = self._opened or self._open()
         run = self._opened.run
 
         def _run_of(fold: int) -> Callable[[Feed], Feed]:
-            fed = self.feed(scheme, 1 - fold)
+            fed = self.feed(scheme, _BOTH if whole else 1 - fold)
             return lambda feed: run({**feed, **fed}, self._shown)
 
         return self._judge.errors(_run_of, places)
@@ -201,7 +207,8 @@ class CandidateModel:
         assert self._statistics is not None, "there are ranges"
         key = fold, _ranges_of(scheme)
         if key not in self._ranges:
-            self._ranges[key] = self._statistics.half(fold, options_of(scheme))
+            whole, options = self._statistics, options_of(scheme)
+            self._ranges[key] = whole.with_(options) if fold == _BOTH else whole.half(fold, options)
         return self._ranges[key]
 
     def _weight(self, site: WeightSite, scheme: Scheme) -> AnyArray:

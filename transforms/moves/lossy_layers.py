@@ -1,8 +1,8 @@
 """A move: the few layers that carry most of the loss stay float, where that is worth its price.
 
 Each layer's share of the error is what it makes alone, found by halves on every second sample, in one session
-in which layers are switched. As many of them are put back as leave most dB beyond their price; the other
-samples decide.
+in which layers are switched. On the other samples, with ranges from other samples than these, as many of the
+worst are put back as leave most dB beyond their price.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from transforms.graph.selection import exactly, label_of
 from transforms.graph.some_names import counted
 from transforms.judge.constants import FEWEST, FINE, LAYER_RUNS, ONE_OF, PER_PERCENT, WORTH
 from transforms.judge.decisions import LAYERS_IN_FLOAT, LossyLayers
-from transforms.judge.errors import Errors, gain
+from transforms.judge.errors import Errors, Gain, gain
 from transforms.judge.sample_roles import judging_layers, ranking, ranking_layers, taken
 from transforms.judge.switchable_ranges import SwitchableRanges
 from transforms.moves.improve import Best
@@ -53,15 +53,18 @@ def try_lossy_layers(best: Best) -> None:
     def _errors(scheme: Scheme) -> Errors:
         return best.form.model.errors(scheme, judged).of_outputs(outputs).at_most(FINE)
 
-    for kept in search.best():
-        scheme, more = search.scheme(kept), sum(search.more[i] for i in kept)
-        won = gain(_errors(scheme), _errors(best.scheme))
-        is_worth = won.is_accepted(price(more, len(kept)))
+    def _value(choice: tuple[list[int], Gain]) -> float:
+        return choice[1].decibels - search.price(choice[0])
+
+    before = _errors(best.scheme)
+    choices = [(kept, gain(_errors(search.scheme(kept)), before)) for kept in search.choices()]
+    for kept, won in sorted(choices, key=_value, reverse=True):
+        is_worth = won.is_accepted(search.price(kept))
         best.note(LAYERS_IN_FLOAT, counted(len(kept), "layer") + " in float", won, len(judged), kept=is_worth)
         if is_worth:
             names = tuple(next(n for n in layers[i].nodes if n in best.nameable) for i in kept)
-            best.decisions.lossy = LossyLayers(names, len(layers), won, more)
-            best.scheme = scheme
+            best.decisions.lossy = LossyLayers(names, len(layers), won, sum(search.more[i] for i in kept))
+            best.scheme = search.scheme(kept)
             return
 
 
@@ -113,7 +116,6 @@ class _Search:
         """
         runs, count = min(best.budget.whole, LAYER_RUNS[1]), len(layers)
         self._ranks = taken(samples, ranking(len(samples), runs, count))
-        self._measured = taken(samples, ranking(len(samples), max(runs, FEWEST * count), count))
         self._looks = max(runs, LAYER_RUNS[0]) // len(self._ranks)
         self._model, self._scheme, self._layers = best.form.model, best.scheme, layers
         self._outputs = outputs
@@ -121,7 +123,6 @@ class _Search:
         self._nameable = best.nameable
         self.more = _more_bytes(best.form.graph, self._model.inputs, layers)
         """Bytes that each layer adds in float, as a share of those of all numbers."""
-        self._known: dict[tuple[frozenset[int], tuple[int, ...]], Errors] = {}
 
     def scheme(self, kept: Sequence[int]) -> Scheme:
         """Return the scheme with some of the layers in float."""
@@ -133,13 +134,11 @@ class _Search:
             tensors={**self._scheme.tensors, **dict.fromkeys(ends, FLOAT32)},
         )
 
-    def best(self) -> list[list[int]]:
-        """Return which layers may be kept in float, those first that bring most; maybe none."""
+    def choices(self) -> list[list[int]]:
+        """Return layers that may be worth staying float together: as many as their shares say, and others."""
         order, count = self._order()
         counts = {min(round(count * times), len(order)) for times in (0.5, 1.0, 2.0)} - {0} if count else ()
-        values = {some: self._value(order[:some]) for some in sorted(counts)}
-        best = sorted((some for some in values if values[some] > 0), key=lambda some: -values[some])
-        return [sorted(order[:some]) for some in best]
+        return [sorted(order[:some]) for some in sorted(counts)]
 
     def _order(self) -> tuple[list[int], int]:
         """Return the layers by what each next one is worth, and how many of them are worth most together."""
@@ -154,37 +153,29 @@ class _Search:
         return order, int(np.argmax(values))
 
     def _worth(self, layer: int, share: float, rest: float) -> float:
-        return decibels(max(1 - share / rest, _LEAST)) - self._price([layer])
+        return decibels(max(1 - share / rest, _LEAST)) - self.price([layer])
 
-    def _price(self, layers: Sequence[int]) -> float:
+    def price(self, layers: Sequence[int]) -> float:
+        """Return the dB that some layers have to bring."""
         return price(sum(self.more[i] for i in layers), len(layers))
 
     def _shares(self) -> tuple[dict[int, float], float]:
         """Return the share of the error of each layer that was told apart, and that of all together."""
-        everything = self._errors([], self._ranks).errors.sum(0)
+        everything = self._errors([]).errors.sum(0)
         counted_in = everything > 0
         if not counted_in.any():
             return {}, 0.0
 
         def _left(removed: Set[int]) -> float:
-            errors = self._errors([self._able[place] for place in removed], self._ranks).errors.sum(0)
+            errors = self._errors([self._able[place] for place in removed]).errors.sum(0)
             return float((errors[counted_in] / everything[counted_in]).mean())
 
         found, _ = shares_of_parts(len(self._able), _left, WORTH, self._looks)
         single = {self._able[part.start]: share for part, share in found.items() if len(part) == 1}
         return {layer: share for layer, share in single.items() if share > 0}, sum(found.values())
 
-    def _value(self, kept: Sequence[int]) -> float:
-        """Return the dB that layers bring in float beyond their price, of each output up to ``FINE``."""
-        after, before = (self._errors(some, self._measured).at_most(FINE).mean for some in (kept, ()))
-        return after - before - self._price(kept)
-
-    def _errors(self, kept: Sequence[int], samples: Sequence[int]) -> Errors:
-        key = frozenset(kept), tuple(samples)
-        if key not in self._known:
-            errors = self._model.errors(self.scheme(kept), samples)
-            self._known[key] = errors.of_outputs(self._outputs)
-        return self._known[key]
+    def _errors(self, kept: Sequence[int]) -> Errors:
+        return self._model.errors(self.scheme(kept), self._ranks, whole=True).of_outputs(self._outputs)
 
 
 def _more_bytes(graph: gs.Graph, inputs: SwitchableRanges, layers: Sequence[Layer]) -> list[float]:

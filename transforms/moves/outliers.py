@@ -67,8 +67,9 @@ def try_rotated(best: Best) -> None:
     is_asked = best.asked.move_outliers or best.asked.keep_float
     if not is_asked or best.asked.outliers or best.form.scheme.rotate_channels:
         return
-    if not any(node.op == "Gather" for node in walk.nodes(best.form.graph)):
-        return  # states begin with rows of an embedding
+    has_rows = any(node.op == "Gather" for node in walk.nodes(best.form.graph))  # of an embedding
+    if not has_rows or not _is_transformer(best.form.graph):
+        return
     from transforms.rotate_channels import rotate_channels
 
     graph = copy_graph(best.form.graph)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from transforms import features
 from transforms.conversion.rows import features_of, run_feature_rows
+from transforms.graph.embeddings import tables
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.work import Work
 
 
 def tie_heads(work: Work) -> int:
-    """Let a head in float read its table."""
+    """Let a head in float read its table, in a model with tables."""
+    if not tables(work.graph):
+        return 0
     from transforms.store_embeddings import tie_embeddings
 
     return tie_embeddings(work.graph)

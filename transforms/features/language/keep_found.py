@@ -13,6 +13,7 @@ from transforms.graph import walk
 from transforms.graph.embeddings import is_table
 from transforms.graph.found_grids import FoundWeight, found_weight, grid_words, share_lines, weights
 from transforms.graph.lazy_values import LARGE, stored_bytes
+from transforms.graph.qdq import QMOE
 from transforms.graph.some_names import counted, some_names
 from transforms.pipelines.work import Work
 from transforms.plan.quant_spec import WEIGHT
@@ -21,7 +22,6 @@ from transforms.scheme.scheme import FOUND
 from transforms.scheme.targets import ON_CPU
 from transforms.write_found_grids import write_found_grids
 from transforms.write_matmul_nbits import ROUNDED
-from transforms.write_qmoe import OPERATOR
 
 _LOOKED_AT = 3
 """Weights that tell whether those of a model lie on grids: most models have none."""
@@ -46,7 +46,7 @@ def keep_found(work: Work) -> None:
     work.record.notes += share_lines(found)
     if left := [one.name for one in found if one.is_whole and one.name in floats]:
         work.record.notes.append(f"Float, since no operator reads their grid: {some_names(left)}")
-    rounded = [node for node in walk.nodes(work.graph) if node.op == OPERATOR and _rounds(node)]
+    rounded = [node for node in walk.nodes(work.graph) if node.op == QMOE and _rounds(node)]
     if rounded:
         work.record.notes.append(f"Inputs of {counted(len(rounded), 'mixture')} of experts: rounded to int8")
     names = Counter(_format(one) for one in found if one.is_whole and one.name not in floats)
