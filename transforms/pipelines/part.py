@@ -8,7 +8,6 @@ from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.judge.softmax_outputs import softmax_outputs
 from transforms.pipelines.work import Work
 from transforms.precision.held_out import GATE_EVERY, MOST_OF_GATES, hold_out
-from transforms.scheme.dynamic_layers import is_dynamic
 from transforms.search.gate import Gate
 from transforms.search.target import SEEN_BEFORE_SOFTMAX
 
@@ -39,5 +38,5 @@ def part(work: Work, data: CalibrationData) -> None:
 def _gives_ranges_alone(work: Work) -> bool:
     """Return whether samples give ranges, and no weights: a model is made again for each fold of them."""
     activation = work.asked.format(work.asked.activation)
-    is_measured = activation is not None and activation.is_integer and not is_dynamic(work.asked)
+    is_measured = activation is not None and activation.is_integer and not work.asked.is_dynamic
     return is_measured and work.options.may_compare and not work.fits_weights and work.options.tuning is None
