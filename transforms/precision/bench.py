@@ -238,7 +238,7 @@ def goal_scored(goal: Target, pairs: Iterable[OutputsPair], *, in_folds: bool = 
     ``in_folds``: a model has run the samples of each fold. All that was chosen was chosen on these, so that
     an SQNR is the figure that a summary tells (:mod:`transforms.judge.figure_error`): of 39 models of
     ResNet-8, made with 8 samples, 85 % were within 0.5 dB of its lower end on others, and 44 % of those that
-    the jackknife judged on four samples apart, whose ranges are of the other four.
+    were judged by the jackknife on four samples apart, whose ranges are of the other four.
     """
     if goal.metric == "sqnr" and in_folds:
         found = _expected([sums_of(pair) for pair in pairs])

@@ -20,7 +20,7 @@ _FEWEST, _MOST = 3, 100
 """Rounds of models that take longer, and after which two models have taken turns for long enough, too."""
 
 _PROFILED = 0.1
-"""The same of profiles, which only name operators: to write and read one takes as long as the inferences."""
+"""The same of profiles, which only name operators: writing and reading one takes as long as the runs."""
 
 _SHARE = 0.1
 _NAMED = 3
