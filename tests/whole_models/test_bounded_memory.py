@@ -180,8 +180,8 @@ def write_pair(path: Path, width: int, hidden: int) -> None:
 def test_large_samples_are_calibrated_and_compared_in_bounded_memory(tmp_path: Path) -> None:
     """Beyond a plain run a fifth of the activations, two tensors and 200 MB at most, choices included.
 
-    Six tensors of 16 channels; each sample's output alone takes 38 MB. Candidates have a tensor as it is and a
-    rounded one until a switch chooses between both.
+    Six tensors of 16 channels; each sample's output alone takes 38 MB. Candidates have a tensor as it is and
+    a rounded one until a switch chooses between both.
     """
     side = 768
     onnx.save(network(side), tmp_path / "float.onnx")
