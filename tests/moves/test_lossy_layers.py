@@ -19,6 +19,7 @@ from tests.helpers import build
 from tools.quantize import main
 from transforms.judge.constants import FINE, PER_PERCENT, WORTH
 from transforms.judge.errors import Errors
+from transforms.moves.improve import Best
 from transforms.moves.lossy_layers import price, try_lossy_layers
 from transforms.pipelines.asked import may_keep
 from transforms.scheme import preset
@@ -72,6 +73,16 @@ def test_the_layer_that_carries_the_loss_stays_float_and_its_scheme_rebuilds(con
     assert made.notes[made.notes.index(line) + 1] == f"  exclude_nodes='{LOSSY}'"
     excluded = onnx_narrow.quantize(MODEL, config=config, exclude_nodes=[LOSSY], **GIVEN)
     assert sqnr(excluded.model) == pytest.approx(sqnr(made.model), abs=0.5)
+
+
+def test_moves_after_it_are_compared_with_the_layers_in_float() -> None:
+    seen = []
+
+    def _move(best: Best) -> None:
+        seen.append(np.array_equal(best.errors.errors, best.form.errors(best.scheme).errors))
+
+    onnx_narrow.quantize(MODEL, config="U8S8", **{**GIVEN, "moves": (try_lossy_layers, _move)})
+    assert seen == [True]
 
 
 def test_probabilities_that_hide_the_loss_are_judged_before_the_softmax() -> None:

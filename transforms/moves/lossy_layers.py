@@ -65,6 +65,7 @@ def try_lossy_layers(best: Best) -> None:
             names = tuple(next(n for n in layers[i].nodes if n in best.nameable) for i in kept)
             best.decisions.lossy = LossyLayers(names, len(layers), won, sum(search.more[i] for i in kept))
             best.scheme = search.scheme(kept)
+            best.errors = best.form.errors(best.scheme)
             return
 
 
