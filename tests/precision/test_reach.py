@@ -15,6 +15,7 @@ import onnx_narrow
 from tests.helpers import origins, plans
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.graph.constants import bytes_of_numbers
 from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.options import Options
 from transforms.pipelines.quantize_graph import quantize_graph
@@ -24,7 +25,7 @@ from transforms.precision import reach as module
 from transforms.precision import unreached
 from transforms.precision.bench import Bench
 from transforms.precision.chosen import Reached
-from transforms.precision.finer_scheme import bytes_of_numbers, fallback_rule, names_of
+from transforms.precision.finer_scheme import fallback_rule, names_of
 from transforms.precision.held_out import hold_out
 from transforms.precision.reach import reach_target
 from transforms.precision.unreached import too_few_samples

@@ -102,3 +102,8 @@ def exportable(values: Weight) -> Weight | LazyValues:
     if stored_bytes(values) < LARGE:
         return LazyValues(packed)
     return Computed(values.shape, values.dtype, lambda: onnx.numpy_helper.to_array(packed))
+
+
+def bytes_of_numbers(graph: gs.Graph) -> int:
+    """Return the bytes of the numbers that a graph stores; those of few bits share bytes."""
+    return sum(stored_bytes(tensor._values) for tensor in walk.constants(graph))

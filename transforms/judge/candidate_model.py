@@ -85,6 +85,7 @@ class CandidateModel:
         self._shown = judge.shown
         self._opened: OpenModel | None = self._open()
         self.nodes = list(walk.nodes(graph))
+        self._patterns = [exactly(label_of(node)) for node in self.nodes]
         self._numbers = {id(node): number for number, node in enumerate(self.nodes)}
         self._weight_of = {weight.use: weight for weight in self.inputs.weights}
         self._plan = plan_of(graph, scheme)
@@ -146,7 +147,7 @@ class CandidateModel:
     def _in_float(self, scheme: Scheme) -> set[int]:
         """Return the numbers of the nodes that a scheme leaves in float, each by its own name."""
         names = {pattern for pattern, rule in scheme.layers.items() if rule == IN_FLOAT}
-        return {place for place, node in enumerate(self.nodes) if exactly(label_of(node)) in names}
+        return {place for place, pattern in enumerate(self._patterns) if pattern in names}
 
     def grids(self, scheme: Scheme, fold: int) -> Mapping[str, AnyArray]:
         """Return scales and zero points of computed tensors for a candidate, with ranges from one fold."""

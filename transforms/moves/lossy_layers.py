@@ -14,9 +14,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.metrics import decibels
-from transforms.graph import walk
+from transforms.graph.constants import bytes_of_numbers
 from transforms.graph.dot_products import is_dot_product
-from transforms.graph.lazy_values import stored_bytes
 from transforms.graph.selection import exactly, label_of
 from transforms.graph.some_names import counted
 from transforms.judge.constants import FEWEST, FINE, LAYER_RUNS, ONE_OF, PER_PERCENT, WORTH
@@ -183,10 +182,10 @@ def _more_bytes(graph: gs.Graph, inputs: SwitchableRanges, layers: Sequence[Laye
     """Return the bytes of weights that each layer adds in float, as a share of those of all numbers."""
     weights = {weight.tensor: weight for weight in inputs.weights}
     saved = {name: one.stored.nbytes * (1 - one.bits / 32) for name, one in weights.items()}
-    stored = sum(stored_bytes(tensor._values) for tensor in walk.constants(graph)) - sum(saved.values())
+    stored = bytes_of_numbers(graph) - sum(saved.values())
+    layer_at = {place: number for number, layer in enumerate(layers) for place in layer.places}
     shares = [0.0] * len(layers)
     for weight in weights.values():
-        for i, layer in enumerate(layers):
-            if weight.use[0] in layer.places:
-                shares[i] += saved[weight.tensor] / stored
+        if (number := layer_at.get(weight.use[0])) is not None:
+            shares[number] += saved[weight.tensor] / stored
     return shares

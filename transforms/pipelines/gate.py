@@ -9,6 +9,7 @@ from glob import escape
 import onnx_graphsurgeon as gs
 
 from transforms.graph import walk
+from transforms.graph.constants import bytes_of_numbers
 from transforms.graph.selection import label_of
 from transforms.judge.constants import SEARCHED_ON
 from transforms.judge.sample_roles import searching, taken
@@ -30,7 +31,6 @@ def gate(work: Work) -> None:
         return
     from transforms.precision.bench import goal_bench  # imports take time that small jobs notice
     from transforms.precision.chosen import Reached
-    from transforms.precision.finer_scheme import bytes_of_numbers
     from transforms.precision.reach import choose_layers
     from transforms.precision.switched_layers import SwitchedLayers
 

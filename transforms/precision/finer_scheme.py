@@ -8,7 +8,6 @@ import onnx_graphsurgeon as gs
 
 from transforms.conversion.prepare import prepare_for
 from transforms.graph import walk
-from transforms.graph.lazy_values import stored_bytes
 from transforms.graph.selection import exactly, label_of
 from transforms.precision.chosen import Part
 from transforms.precision.readings import OUTPUT
@@ -54,8 +53,3 @@ def naming(scheme: Scheme, nodes: Iterable[str], names: Set[str], rule: LayerRul
 def can_be_named(part: Part, names: Set[str]) -> bool:
     """Return whether a scheme can name a part: a node of it, or its output."""
     return any(node in names or node.startswith(OUTPUT) for node in part.nodes)
-
-
-def bytes_of_numbers(graph: gs.Graph) -> int:
-    """Return the bytes of the numbers that a graph stores; those of few bits share bytes."""
-    return sum(stored_bytes(tensor._values) for tensor in walk.constants(graph))

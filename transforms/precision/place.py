@@ -19,11 +19,12 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.graph import walk
+from transforms.graph.constants import bytes_of_numbers
 from transforms.graph.dot_products import is_dot_product
 from transforms.model.copy_graph import copy_graph
 from transforms.precision.borders import seconds_of_a_number, worth_float
 from transforms.precision.chosen import FloatLayers
-from transforms.precision.finer_scheme import bytes_of_numbers, naming
+from transforms.precision.finer_scheme import naming
 from transforms.precision.pair_nodes import PairedModels
 from transforms.precision.reach import Built
 from transforms.run.profile import Kernel, profiled

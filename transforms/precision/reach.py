@@ -17,11 +17,12 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
 from transforms.deploy.low_precision import has_low_precision
+from transforms.graph.constants import bytes_of_numbers
 from transforms.graph.some_names import some_names
 from transforms.precision.bench import Bench, ModelOf, Progress, goal_bench
 from transforms.precision.chosen import Chosen, Reached
 from transforms.precision.fewest import FewestLayers
-from transforms.precision.finer_scheme import bytes_of_numbers, naming
+from transforms.precision.finer_scheme import naming
 from transforms.precision.switched_layers import SwitchedLayers
 from transforms.precision.unreached import LARGEST, Try, beyond_float, too_large, unreached
 from transforms.runtime.session import RunOptions
