@@ -25,7 +25,7 @@ from onnx_narrow.summaries.quantize import decided
 from onnx_narrow.summaries.timing import beside_lines
 from onnx_narrow.summaries.words import summed_up
 from transforms import model_io
-from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.calibration_data import CalibrationData
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
 from transforms.model import provenance

@@ -12,7 +12,7 @@ from onnx_narrow.api.written import Output, write
 from onnx_narrow.summaries import work_lines
 from onnx_narrow.summaries.quantize import kept_in_float
 from onnx_narrow.summaries.words import summed_up
-from transforms.calibrate.calibrate_plan import MissingDataError
+from transforms.calibrate.calibration_data import MissingDataError
 from transforms.files.spelling import spelled
 from transforms.judge.decisions import Checked
 from transforms.pipelines.check_outputs import UselessError

@@ -12,7 +12,7 @@ from onnx_narrow.api.scheme_needs import BLOCKS, CALIBRATION, UNMIXED
 from onnx_narrow.api.schemes import SchemeWish, names_formats, quantization_scheme
 from onnx_narrow.api.usage import Given, Need, UsageError
 from onnx_narrow.options.quantize import SCHEME_KEYS
-from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.calibration_data import CalibrationData
 from transforms.conversion.rows import Row
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled

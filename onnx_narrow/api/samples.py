@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 
 from onnx_narrow.api.image_keywords import image_options
 from onnx_narrow.api.sources import Data, Model, samples_folder, samples_of
-from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.calibration_data import CalibrationData
 from transforms.files.array_archive import write_arrays
 from transforms.files.cleanup import temporary_folder
 from transforms.pipelines.source import Source

@@ -11,7 +11,6 @@ from onnx_narrow.summaries.words import Sizes, written
 from transforms.conversion.inspect_bf16 import EXCLUDED
 from transforms.files.spelling import spelled
 from transforms.graph.some_names import counted, some_names
-from transforms.search.gate import Gate
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -60,13 +59,13 @@ def excluded_for(kept: KeptFloat | None, goal: Target | None, *, by_user: bool) 
     """Return why nodes were excluded: by options, or for the goal that was asked for."""
     if not kept or not kept.patterns:
         return EXCLUDED
-    name = spelled("{metric}" if isinstance(goal, Gate) else "{min_sqnr}")
+    name = spelled("{metric}" if goal and goal.is_gate else "{min_sqnr}")
     return f"{EXCLUDED} or for {name}" if by_user else f"kept for {name}"
 
 
 def goal_lines(kept: KeptFloat, goal: Target, where: str) -> Iterator[str]:
     """Yield the metric before and after layers were kept in float for it, and the names of their nodes."""
-    is_gate = isinstance(goal, Gate)
+    is_gate = goal.is_gate
     bound = f"{goal.words} {goal.bound}" if is_gate else f"{goal.limit:g} dB"
     after = goal.text(kept.after, kept.error) if is_gate else f"{_with_error(kept)} dB{goal.seen}"
     if not kept.patterns:

@@ -10,7 +10,7 @@ from functools import cache
 import onnx_graphsurgeon as gs
 
 from transforms.conversion.quantized_already import why_quantized
-from transforms.conversion.record import Record
+from transforms.conversion.record import MASKED, Record
 from transforms.conversion.rewriting import Rewriting, Rewritten
 from transforms.conversion.rows import Row, run_rows
 from transforms.conversion.standard_form import STANDARD, note_mended
@@ -26,7 +26,6 @@ from transforms.scheme import Scheme
 EQUALIZED = "pairs of layers equalized"
 ROTATED = "weights with rotated channels"
 SCALED = "tensors with channels scaled between layers"
-MASKED = "biases with masks, added after the layer"
 MOVED = "tensors with outliers moved into weights"
 
 _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits

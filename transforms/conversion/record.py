@@ -9,6 +9,9 @@ from transforms.judge.decisions import Decisions
 from transforms.plan.tensor_grids import TensorGrid
 from transforms.scheme import Scheme
 
+MASKED = "biases with masks, added after the layer"
+"""A kind of changes: layers whose biases were parted, which formats of layers decide."""
+
 
 @dataclass
 class Record:

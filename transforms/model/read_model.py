@@ -36,7 +36,7 @@ _LARGEST_FILE = (1 << 31) - 1
 _MOST_DIMENSIONS, _MOST_ELEMENTS = 64, 1 << 59
 """What NumPy can index, also of arrays without elements."""
 
-IN_PLACE = 500_000_000
+IN_PLACE = 1 << 26
 """Bytes of a model's file from which large initializers stay in it, mapped."""
 
 _SHARED = 16

@@ -16,7 +16,7 @@ import onnx_graphsurgeon as gs
 
 import ops
 from transforms.calibrate.calibrate import calibrate
-from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.calibration_data import CalibrationData
 from transforms.graph.some_names import some_names
 from transforms.judge.candidate_model import CandidateModel
 from transforms.judge.constants import FINE, HEADROOM, MAY_LOSE, MOST_MODELS, PRICE, SEARCHED_ON, USELESS

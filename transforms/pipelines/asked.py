@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transforms.conversion.prepare import MASKED
+from transforms.conversion.record import MASKED
 from transforms.judge.budget import too_large
 from transforms.pipelines.work import Work
 from transforms.scheme import Scheme

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.conversion import inspect_bf16
 from transforms.conversion.convert_bf16 import Bf16Options, Conversion, convert_bf16
 from transforms.conversion.rows import Row, shows
 from transforms.deploy.refuse import refuse_free
 from transforms.fix_shapes import fix_shapes
 from transforms.lift_constants import lift_constants
-from transforms.pipelines.keep_figure import keep_figure
+from transforms.pipelines.for_runtime import TRY_OUT
+from transforms.pipelines.later import later
 from transforms.pipelines.load import tell_fitting
-from transforms.pipelines.part import part
-from transforms.pipelines.recipes import TRY_OUT
 from transforms.pipelines.require import NothingToDoError
 from transforms.pipelines.work import Work, WorkRow
-from transforms.precision.bf16 import KeptFloat, keep_float
-from transforms.run.mend_shapes import mend_shapes
 from transforms.scheme.targets import target
-from transforms.search.gate import Gate
+
+if TYPE_CHECKING:
+    from transforms.pipelines.keep_layers import keep_layers
+    from transforms.precision.bf16 import KeptFloat
+else:
+    (keep_layers,) = later(__package__, "keep_layers")
 
 TOOLS = {"float32": "convert_fp32_to_bf16", "float16": "convert_fp16_to_bf16"}
 """The name under which a conversion is recorded, by the float type of the model."""
@@ -46,7 +48,7 @@ def load_float(work: Work) -> None:
     Raises NothingToDoError for a BF16 model, ModelError for another float type, ValueError for free
     dimensions that the target does not take.
     """
-    conversion = _of_bf16(work)
+    conversion = of_bf16(work)
     work.events.phase("loading")
     assert work.source is not None, "a work without a source begins with a graph"
     work.graph = work.source.load()
@@ -64,40 +66,12 @@ def load_float(work: Work) -> None:
     inspect_bf16.require(state, conversion.element or "float32", str(work.source))
 
 
-def keep_layers(work: Work) -> None:
-    """Step: find as few layers as possible that stay float for the goal, judged on held-out samples.
-
-    Raises TargetError where no choice of layers reaches it.
-    """
-    conversion, goal = _of_bf16(work), work.options.goal
-    assert goal is not None, "entered for it"
-    if work.data is None:
-        raise ValueError(f"the goal of {goal.bound} needs samples")
-    progress = work.events.phase("measuring", "model")
-    run = work.options.run
-    samples = [feed for _, feed in work.data.feeds(work.graph)]
-    mend_shapes(work.graph, samples, run)
-    part(work, CalibrationData(samples, run=run))
-    goal, apart = work.options.goal, work.held_out
-    assert goal is not None and apart is not None, "they were parted for it"
-    feeds = [feed for _, feed in apart.data.feeds(work.graph)]
-
-    def _show(done: int, note: str) -> None:
-        progress(done, None, note)
-
-    conversion.kept = keep_float(
-        work.graph, conversion.conversion, feeds, apart.feeds, goal, run=run, progress=_show
-    )
-    conversion.conversion = conversion.conversion.excluding(conversion.kept.patterns)
-    keep_figure(work, conversion.kept.after, conversion.kept.error)
-
-
 def convert(work: Work) -> None:
     """Step: convert the graph.
 
     Raises NothingToDoError where no tensor is left to round, TargetError where none may be.
     """
-    conversion = _of_bf16(work)
+    conversion = of_bf16(work)
     work.events.phase("converting")
     conversion.done = convert_bf16(work.graph, conversion.conversion)
     if conversion.done.tensors:
@@ -131,10 +105,11 @@ def recorded(work: Bf16Work) -> dict[str, object]:
     rare = {name for name in ("opset", "input_shapes", "kernels") if not values[name]}
     options = {name: value for name, value in values.items() if name not in {"strict", *rare}}
     goal = work.options.goal
-    return options if goal is None or isinstance(goal, Gate) else options | {"min_sqnr": goal.limit}
+    return options if goal is None or goal.is_gate else options | {"min_sqnr": goal.limit}
 
 
-def _of_bf16(work: Work) -> Bf16Work:
+def of_bf16(work: Work) -> Bf16Work:
+    """Return a work as a conversion; TypeError for another."""
     if not isinstance(work, Bf16Work):
         raise TypeError("this step takes a Bf16Work")
     return work

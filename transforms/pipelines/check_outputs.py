@@ -16,8 +16,8 @@ import onnx_graphsurgeon as gs
 
 from ops.array_types import AnyArray, Feed
 from transforms import features
-from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.calibration import fold_of
+from transforms.calibrate.calibration_data import CalibrationData
 from transforms.full_range.recorded_shifts import shifts_within
 from transforms.graph.class_output import class_output
 from transforms.graph.embeddings import logits_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.calibration_data import CalibrationData
 from transforms.judge.budget import too_large
 from transforms.judge.decisions import Checked
 from transforms.pipelines.check_outputs import UselessError, check_outputs

@@ -7,7 +7,7 @@ import operator
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.calibration_data import CalibrationData
 from transforms.graph.embeddings import logits_of
 from transforms.graph.some_names import counted
 from transforms.judge.sample_roles import fitting, taken

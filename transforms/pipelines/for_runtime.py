@@ -1,11 +1,11 @@
-"""The recipe from a quantized graph to the form in which its parts are stored."""
+"""The recipe from a quantized graph to the form in which its parts are stored, and its first run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from transforms import features
-from transforms.conversion.rows import Row
+from transforms.conversion.rows import Row, shows
 from transforms.pipelines.later import later
 from transforms.pipelines.work import Work, WorkRow
 from transforms.scheme.scheme import FLOAT32, FOUND
@@ -13,6 +13,7 @@ from transforms.scheme.scheme import FLOAT32, FOUND
 if TYPE_CHECKING:
     from transforms.features.language.write_parts import spend_little, write_embeddings, write_products
     from transforms.pipelines.store import store
+    from transforms.pipelines.try_out import try_out
     from transforms.pipelines.write_for_runtime import (
         keep_unstored,
         store_features,
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     )
 else:
     _NAMES = ("keep_unstored", "store_features", "tie_heads", "write_interface")
-    store, keep_unstored, store_features, tie_heads, write_interface = later(
-        __package__, "store", *(f"write_for_runtime.{name}" for name in _NAMES)
+    store, try_out, keep_unstored, store_features, tie_heads, write_interface = later(
+        __package__, "store", "try_out", *(f"write_for_runtime.{name}" for name in _NAMES)
     )
     _NAMES = ("spend_little", "write_embeddings", "write_products")
     spend_little, write_embeddings, write_products = later(
@@ -70,3 +71,14 @@ STORE: WorkRow = Row(
     store, when=lambda work: work.options.storage != "plain", after=("keep_unstored", *_WRITTEN, *_TUNED)
 )
 """Weights of block formats in the form in which they are stored."""
+
+TRY_OUT: WorkRow = Row(
+    try_out,
+    after=(
+        *("build", "mix", "tune", "tune_quantized", "convert", "gate"),
+        *(row.name for row in FOR_RUNTIME),
+        "store",
+    ),
+    phases=shows("test run"),
+)
+"""Runs the model before its file gets its name."""

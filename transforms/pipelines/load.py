@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
-from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.calibration_data import CalibrationData
 from transforms.files.spelling import as_option
 from transforms.fix_shapes import fix_shapes
 from transforms.graph.embeddings import logits_of, readers

@@ -9,8 +9,9 @@ from itertools import islice
 import onnx_graphsurgeon as gs
 
 from transforms import features
-from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.calibrate.calibrate_plan import calibrate_plan
 from transforms.calibrate.calibration import Calibration
+from transforms.calibrate.calibration_data import CalibrationData
 from transforms.conversion.prepare import EQUALIZE, MOVE_OUTLIERS, ROTATE
 from transforms.conversion.record import Record
 from transforms.conversion.rewriting import Rewriting

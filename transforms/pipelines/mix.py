@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.calibration_data import CalibrationData
 from transforms.conversion.rows import Row, shows
 from transforms.graph.embeddings import logits_of
 from transforms.judge.budget import has_many_nodes
 from transforms.judge.sample_roles import checking
 from transforms.pipelines.entries import bytes_written
-from transforms.pipelines.for_runtime import FOR_RUNTIME, STORE
+from transforms.pipelines.for_runtime import FOR_RUNTIME, STORE, TRY_OUT
 from transforms.pipelines.in_memory import FIT
 from transforms.pipelines.load import load
-from transforms.pipelines.recipes import COMPARE, GATE, TRY_OUT, TUNE_WEIGHTS
+from transforms.pipelines.recipes import COMPARE, GATE, TUNE_WEIGHTS
 from transforms.pipelines.store import stored
 from transforms.pipelines.work import Work, WorkRow
 from transforms.precision.assign import Step

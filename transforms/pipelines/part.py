@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.calibration_data import CalibrationData
 from transforms.judge.softmax_outputs import softmax_outputs
 from transforms.pipelines.work import Work
 from transforms.precision.held_out import GATE_EVERY, MOST_OF_GATES, hold_out

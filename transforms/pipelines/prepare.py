@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain, islice
 
-from transforms.calibrate.calibrate_plan import MissingDataError
+from transforms.calibrate.calibration_data import MissingDataError
 from transforms.conversion.standard_form import note_mended
 from transforms.graph.embeddings import logits_of
 from transforms.judge.constants import SEARCHED_ON

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from transforms.calibrate.calibrate_plan import CalibrationData
+from transforms.calibrate.calibration_data import CalibrationData
 from transforms.graph import walk
 from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.options import Options

@@ -10,8 +10,8 @@ from itertools import takewhile
 
 import onnx_graphsurgeon as gs
 
-from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.conversion.prepare import MASKED
+from transforms.calibrate.calibration_data import CalibrationData
+from transforms.conversion.record import MASKED
 from transforms.conversion.rows import run_rows
 from transforms.graph import walk
 from transforms.graph.selection import label_of

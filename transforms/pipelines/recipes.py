@@ -14,7 +14,7 @@ from transforms.pipelines.asked import (
     places,
     shows_comparison,
 )
-from transforms.pipelines.for_runtime import FOR_RUNTIME, STORE
+from transforms.pipelines.for_runtime import FOR_RUNTIME, STORE, TRY_OUT
 from transforms.pipelines.in_memory import IN_MEMORY
 from transforms.pipelines.later import later
 from transforms.pipelines.load import load
@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from transforms.pipelines.place import place
     from transforms.pipelines.reach import reach
     from transforms.pipelines.require import require
-    from transforms.pipelines.try_out import try_out
     from transforms.pipelines.tune import tune
 else:
     beside_preset, compare, gate = later(__package__, "beside_preset", "compare", "gate")
-    place, reach, require, try_out, tune = later(__package__, "place", "reach", "require", "try_out", "tune")
+    place, reach, require, tune = later(__package__, "place", "reach", "require", "tune")
 
 
 def _reaches(work: Work) -> bool:
@@ -43,7 +42,6 @@ def _is_gated(work: Work) -> bool:
 
 
 _BUILT = ("build", "fit")
-_WRITTEN = (*(row.name for row in FOR_RUNTIME), "store")
 
 TUNE_WEIGHTS: WorkRow = Row(
     tune,
@@ -52,11 +50,6 @@ TUNE_WEIGHTS: WorkRow = Row(
     phases=shows("reloading", "tuning"),
 )
 GATE: WorkRow = Row(gate, when=_is_gated, after=("reach", "tune", "mix"), phases=shows("choosing layers"))
-TRY_OUT: WorkRow = Row(
-    try_out,
-    after=("build", "mix", "tune", "tune_quantized", "convert", "gate", *_WRITTEN),
-    phases=shows("test run"),
-)
 COMPARE: WorkRow = Row(
     compare, when=compares_outputs, needs={"record.first": "try_out"}, phases=shows_comparison
 )

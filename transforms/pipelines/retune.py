@@ -17,10 +17,10 @@ from transforms.finetune.options import FinetuneOptions
 from transforms.graph.typed import info_of
 from transforms.model.graph_proto import model_hash
 from transforms.pipelines.finished import finished_layers
-from transforms.pipelines.for_runtime import STORE
+from transforms.pipelines.for_runtime import STORE, TRY_OUT
 from transforms.pipelines.load import tell_fitting
 from transforms.pipelines.part import part
-from transforms.pipelines.recipes import COMPARE, GATE, TRY_OUT
+from transforms.pipelines.recipes import COMPARE, GATE
 from transforms.pipelines.source import Source
 from transforms.pipelines.tune import tuned
 from transforms.pipelines.work import Work, WorkRow

@@ -8,27 +8,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import onnx_graphsurgeon as gs
 
-from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.calibrate.calibration import Calibration
-from transforms.conversion.prepare import PREPARE
 from transforms.conversion.record import Record
 from transforms.conversion.rewriting import BySchemeMixin, Rewriting
 from transforms.conversion.rows import Row, run_rows
-from transforms.conversion.write_plan import make_plan
-from transforms.judge.judge import Judge
 from transforms.model import provenance
 from transforms.pipelines.base import Base
 from transforms.pipelines.options import Options
 from transforms.pipelines.record import JobRecord
 from transforms.pipelines.source import Source
-from transforms.plan.quantization_plan import QuantizationPlan
-from transforms.plan.scheme_targets import SchemeTargets
 from transforms.run.events import SILENT, Events
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.targets import ON_CPU
 
 if TYPE_CHECKING:
+    from transforms.calibrate.calibration import Calibration
+    from transforms.calibrate.calibration_data import CalibrationData
+    from transforms.judge.judge import Judge
+    from transforms.plan.quantization_plan import QuantizationPlan
+    from transforms.plan.scheme_targets import SchemeTargets
     from transforms.precision.held_out import HeldOut
 
 SCHEME_ENTRY = provenance.PREFIX + "scheme"
@@ -113,6 +111,8 @@ class Work(BySchemeMixin):
         self, graph: gs.Graph | None = None, scheme: Scheme | None = None, record: Record | None = None
     ) -> QuantizationPlan:
         """Return the plan of a scheme for the graph, or for another form of it, noted in a ``record``."""
+        from transforms.conversion.write_plan import make_plan  # not loaded by conversions to BF16
+
         return make_plan(
             self.graph if graph is None else graph,
             self.scheme if scheme is None else scheme,
@@ -125,6 +125,8 @@ class Work(BySchemeMixin):
         if self.base.graph is not None:
             return self.base.graph
         assert self.source is not None, "else it was kept"
+        from transforms.conversion.prepare import PREPARE
+
         rewriting = Rewriting(self.source.load(), self.scheme)
         run_rows(rewriting, self.taken(PREPARE))
         return rewriting.graph

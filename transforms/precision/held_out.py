@@ -9,8 +9,8 @@ from itertools import islice
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Feed
-from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.calibrate.calibration import FOLDS
+from transforms.calibrate.calibration_data import CalibrationData
 from transforms.graph.some_names import counted
 from transforms.judge.constants import FEWEST, GOAL_EVERY, MOST_SAMPLES
 from transforms.judge.sample_roles import goal_judging, goal_period, taken

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate import calibrate
-from transforms.calibrate.calibrate_plan import CalibrationData, MissingDataError
+from transforms.calibrate.calibration_data import CalibrationData, MissingDataError
 from transforms.conversion.record import Record
 from transforms.conversion.standard_form import note_mended
 from transforms.graph import walk

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibrate import Calibration, Progress
-from transforms.calibrate.calibrate_plan import CalibrationData, calibrate_plan
+from transforms.calibrate.calibrate_plan import calibrate_plan
+from transforms.calibrate.calibration_data import CalibrationData
 from transforms.conversion.prepare import prepare_for
 from transforms.conversion.record import Record
 from transforms.conversion.rewriting import Rewriting
