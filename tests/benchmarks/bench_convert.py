@@ -10,8 +10,8 @@ ratio is the median of the rounds. What is measured:
 * **net**: the same less the time of the same command on the 40 KB digits model, which leaves what grows
   with the model. Peak memory is not netted: nobody's machine gets the imports back.
 
-The files and Python's byte code are in their caches (a first round is not counted). This process holds no model: on Linux a
-child's peak starts at what its parent held when it was started.
+The files and Python's byte code are in their caches (a first round is not counted). This process holds no
+model: on Linux a child's peak starts at what its parent held when it was started.
 
 Start-up is the whole time of ``import ops`` and of ``--help`` of every tool. Nothing here fails when a target
 is missed: times depend on the machine, so the numbers are printed beside the targets.
