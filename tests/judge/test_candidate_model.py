@@ -91,6 +91,28 @@ def test_schemes_that_make_the_same_model_are_told() -> None:
     assert not model.is_same(case.scheme, case.scheme.with_(calibrate_method="MSE"))
 
 
+def test_a_plan_serves_all_candidates_whose_weights_are_rounded_alike() -> None:
+    case, planned = _Case(model_io.load(network(2, 0.3, 8.0)), "U8S8", samples(4, 1)), list[Scheme]()
+
+    def _plan(graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
+        planned.append(scheme)
+        return case.plan_of(graph, scheme)
+
+    model = CandidateModel(case.graph, case.scheme, _plan, case.statistics, case.judge, WeightMemory())
+    for changes in (
+        {},
+        {"calibrate_method": "MSE"},
+        {"tensors": {"r1": "float32"}},
+        {"layers": {"conv2": IN_FLOAT}},
+    ):
+        model.errors(case.scheme.with_(**changes))
+    assert planned == [case.scheme]
+    other = case.scheme.with_(per_channel=case.scheme.per_channel is not True)
+    for method in ("MinMax", "MSE"):
+        model.errors(other.with_(calibrate_method=method))
+    assert planned == [case.scheme, other]
+
+
 def test_large_models_hold_rounded_weights_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other numbers of errors would show weights of another candidate; ``rest`` frees all."""
     case = _Case(model_io.load(network(2, 0.3, 8.0)), "U8S8", samples(6, 1))

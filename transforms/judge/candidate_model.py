@@ -56,7 +56,10 @@ Read = Callable[[AnyArray], AnyArray]
 
 
 class CandidateModel:
-    """Measures what candidates do to the outputs of one model."""
+    """Measures what candidates do to the outputs of one model.
+
+    ``closed_ends``: names of tensors that are integers for the kernel of the layer alone that makes them.
+    """
 
     def __init__(
         self,
@@ -77,6 +80,9 @@ class CandidateModel:
         plan = plan_of(copy, scheme)
         if statistics is not None:
             plan.settle(statistics.extremes())
+        base, read = _kind_of(scheme), corrected_inputs(plan)
+        self._tables: dict[_Kind, Mapping[tuple[int, int], Read]] = {base: self._readers(plan)}
+        self.closed_ends = plan.specs.integers.closed_ends()
         judge.reference.show(copy)
         rounded = [form.planned(plan) for form in plan.specs.formats.at_run_time]
         self.inputs = switchable_ranges(plan)
@@ -86,15 +92,11 @@ class CandidateModel:
         self._opened: OpenModel | None = self._open()
         self.nodes = list(walk.nodes(graph))
         self._patterns = [exactly(label_of(node)) for node in self.nodes]
-        self._numbers = {id(node): number for number, node in enumerate(self.nodes)}
         self._weight_of = {weight.use: weight for weight in self.inputs.weights}
-        self._plan = plan_of(graph, scheme)
-        read = corrected_inputs(self._plan)
         self._ranges: dict[tuple[int, str], Calibration] = {}
         folds = () if statistics is None else (0, 1, _BOTH)
         self._means = [self._of_fold(scheme, fold).means(read) for fold in folds]
         self._grids: dict[tuple[int, str, str], Mapping[str, AnyArray]] = {}
-        self._tables: dict[_Kind, Mapping[tuple[int, int], Read]] = {}
         self._weights: dict[tuple[str, _Kind], AnyArray] = {}
         self._is_large = sum(weight.stored.nbytes for weight in self.inputs.weights) > _ONE_KIND
         self._biases: dict[tuple[str, _Kind, int], AnyArray] = {}
@@ -232,18 +234,21 @@ class CandidateModel:
         return self._biases[key]
 
     def _table(self, kind: _Kind) -> Mapping[tuple[int, int], Read]:
-        """Return what is done to inputs of nodes, of which that of constants matters here."""
         if kind not in self._tables:
             scheme = self._scheme.with_(per_channel=kind[0], weight_method=kind[1])
-            plan = self._plan if scheme == self._scheme else self._plan_of(self._graph, scheme)
-            ranges = self._statistics and self._statistics.with_(CalibrationOptions())
-            read = QParamsTable(plan, ranges, self._memory).read
-            self._tables[kind] = {
-                (self._numbers[id(node)], index): partial(read, site)
-                for node, index, site in each_use(plan)
-                if site.role != BIAS
-            }
+            self._tables[kind] = self._readers(self._plan_of(self._graph, scheme))
         return self._tables[kind]
+
+    def _readers(self, plan: QuantizationPlan) -> Mapping[tuple[int, int], Read]:
+        """Return how inputs read constants, by the number of the node and the index of the input."""
+        ranges = self._statistics and self._statistics.with_(CalibrationOptions())
+        read = QParamsTable(plan, ranges, self._memory).read
+        numbers = {id(node): number for number, node in enumerate(walk.nodes(plan.graph))}
+        return {
+            (numbers[id(node)], index): partial(read, site)
+            for node, index, site in each_use(plan)
+            if site.role != BIAS
+        }
 
 
 def _ranges_of(scheme: Scheme) -> str:

@@ -19,7 +19,6 @@ from transforms.judge.candidate_model import CandidateModel, PlanOf
 from transforms.judge.decisions import Decisions, Tried
 from transforms.judge.errors import Errors, Gain, gain
 from transforms.judge.judge import Judge
-from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme import Scheme
 
@@ -39,12 +38,12 @@ Measure = Callable[[gs.Graph, Scheme], Calibration | None]
 _OF_FORMS = ("outliers", "equalize_layers", "rotate_channels")
 """Keys of a scheme that say what form the graph has."""
 
-_OF_RANGES = ("calibrate_method", "calibrate_tensors", "correct_biases")
-"""Keys of a scheme that plans do not depend on."""
-
 
 class Form:
-    """A prepared float graph, a scheme in which nothing is open, and what measures candidates of it."""
+    """A prepared float graph, a scheme in which nothing is open, and what measures candidates of it.
+
+    ``plan_of`` plans a scheme for the graph, or for a copy of it.
+    """
 
     def __init__(
         self,
@@ -58,22 +57,7 @@ class Form:
         """Open nothing yet; the graph is not changed."""
         self.graph, self.scheme, self.statistics, self.judge = graph, scheme, statistics, judge
         self.memory = memory or WeightMemory()
-        self._make_plan = plan_of
-        self._plans: list[tuple[Scheme, QuantizationPlan]] = []
-
-    def plan_of(self, graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
-        """Return the plan of a scheme for a copy of the graph, or for the graph itself, not to be written.
-
-        That is made once for schemes that differ only in how ranges are found.
-        """
-        if graph is not self.graph:
-            return self._make_plan(graph, scheme)
-        scheme = scheme.with_(**{key: getattr(self.scheme, key) for key in _OF_RANGES})
-        plan = next((made for planned, made in self._plans if planned == scheme), None)
-        if plan is None:
-            plan = self._make_plan(graph, scheme)
-            self._plans.append((scheme, plan))
-        return plan
+        self.plan_of = plan_of
 
     def errors(self, scheme: Scheme) -> Errors:
         """Return the errors of a candidate that differs from the form in keys that are fed."""
@@ -97,7 +81,7 @@ class Form:
         statistics = measure(graph, scheme)
         if statistics is None and self.statistics is not None:
             return None
-        return Form(graph, scheme, statistics, self.judge.rewritten(graph), self._make_plan, self.memory)
+        return Form(graph, scheme, statistics, self.judge.rewritten(graph), self.plan_of, self.memory)
 
 
 class Best:

@@ -47,8 +47,7 @@ def _headroom_schemes(best: Best) -> Iterator[tuple[str, Scheme]]:
     form = best.form
     statistics = form.statistics
     assert statistics is not None, "ranges are open"
-    ends = form.plan_of(form.graph, form.scheme).specs.integers.closed_ends()
-    made = [*form.judge.reference.outputs, *ends]
+    made = [*form.judge.reference.outputs, *form.model.closed_ends]
     outputs, inputs = (
         [group for group in form.model.groups_of(names) if statistics.halves_differ(group)]
         for names in (made, [str(tensor.name) for tensor in form.graph.inputs])

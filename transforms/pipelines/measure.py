@@ -85,7 +85,7 @@ def measure_by_rule(work: Work, progress: Progress | None = None) -> None:
 
 def keep_joined(work: Work) -> None:
     """Keep Concats in float that join ranges far apart, whatever else is decided."""
-    if work.statistics is None:
+    if work.statistics is None or not any(node.op == "Concat" for node in work.graph.nodes):
         return
     names = joined_far_apart(work.plan(), work.statistics.extremes())
     if names:
