@@ -1,4 +1,4 @@
-"""Quantizing a float graph in one call: every step from the graph as it was loaded to the graph to save."""
+"""Quantize a float graph in one call, from the loaded graph to the graph to save."""
 
 from __future__ import annotations
 
