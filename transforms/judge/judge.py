@@ -87,7 +87,7 @@ class Judge:
         def _of(sample: Sample) -> Float64Array:
             return self._energies(runs[sample.fold], sample)
 
-        return self._made(samples, places, list(run_each(_of, chosen, self.run)))
+        return self._with_signal(samples, places, list(run_each(_of, chosen, self.run)))
 
     def errors_of(
         self,
@@ -127,7 +127,7 @@ class Judge:
             errors = run_each(partial(self._energies, run), [samples[place] for place in places], self.run)
             by_place |= zip(places, errors, strict=True)
         every = range(len(samples))
-        return self._made(samples, every, [by_place[place] for place in every])
+        return self._with_signal(samples, every, [by_place[place] for place in every])
 
     def opened(self, graph: gs.Graph, shifts: Mapping[str, float] | None = None) -> Run:
         """Open a quantized model, whose graph may not be used afterwards, and return its run.
@@ -160,7 +160,7 @@ class Judge:
     def _samples(self) -> list[Sample]:
         return self.reference.samples(self.count)
 
-    def _made(
+    def _with_signal(
         self, samples: Sequence[Sample], places: Sequence[int], errors: Sequence[Float64Array]
     ) -> Errors:
         for place in places:

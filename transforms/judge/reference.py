@@ -72,7 +72,7 @@ class Reference:
         self.logits = self.view.logits
         self._joined = joined_outputs(self._graph)
         self._groups: dict[str, ChannelGroups] | None = None
-        self._kept, self._made = KeptArrays(), dict[int, Feed]()
+        self._arrays, self._outputs = KeptArrays(), dict[int, Feed]()
         self._model: InstrumentedModel[str] | None = None
 
     def watch(self, names: Collection[str], see: See, most: int) -> None:
@@ -87,8 +87,8 @@ class Reference:
         """Yield outputs and views of each feed, one run for each item; ``see`` gets the tensors ``names``."""
         model = self._open(names)
         for place, feed in enumerate(self.feeds):
-            outputs = self._kept.keep(model.run(feed, see=see))
-            self._made.setdefault(place, outputs)
+            outputs = self._arrays.keep(model.run(feed, see=see))
+            self._outputs.setdefault(place, outputs)
             yield outputs
 
     def is_of(self, graph: gs.Graph) -> bool:
@@ -169,15 +169,17 @@ class Reference:
 
     def samples(self, count: int) -> list[Sample]:
         """Return the first samples with float outputs; run those that were not run yet."""
-        rest = [place for place in range(len(self.feeds[:count])) if place not in self._made]
+        rest = [place for place in range(len(self.feeds[:count])) if place not in self._outputs]
         if rest:
             model = self._model or self._open()
             feeds = [self.feeds[place] for place in rest]
-            runs = run_each(lambda feed: self._kept.keep(model.run(feed)), feeds, self._run)
-            self._made.update(zip(rest, runs, strict=True))
+            runs = run_each(lambda feed: self._arrays.keep(model.run(feed)), feeds, self._run)
+            self._outputs.update(zip(rest, runs, strict=True))
         self._model = None
         names, pairs = self.shown, enumerate(self.feeds[:count])
-        return [Sample(half_of(i), feed, {name: self._made[i][name] for name in names}) for i, feed in pairs]
+        return [
+            Sample(half_of(i), feed, {name: self._outputs[i][name] for name in names}) for i, feed in pairs
+        ]
 
     def made(self, names: Collection[str], most: int | None = None) -> list[Feed]:
         """Return the outputs of these names for each sample, unchanged, without sequences.
@@ -185,8 +187,8 @@ class Reference:
         ``most``: number of samples, the first ones, instead of all.
         """
         count = len(self.samples(len(self.feeds) if most is None else most))
-        arrays = [name for name in names if isinstance(self._made[0][name], np.ndarray)]
-        return [{name: self._made[place][name] for name in arrays} for place in range(count)]
+        arrays = [name for name in names if isinstance(self._outputs[0][name], np.ndarray)]
+        return [{name: self._outputs[place][name] for name in arrays} for place in range(count)]
 
     def run(self, feed: Feed) -> Feed:
         """Return the outputs for another feed; the model stays open until the samples are run."""
@@ -198,10 +200,10 @@ class Reference:
         return [name for name, array in self._first().items() if is_float_array(array)]
 
     def _first(self) -> Feed:
-        if not self._made:
+        if not self._outputs:
             self._model = self._open()
-            self._made[0] = self._kept.keep(self._model.run(self.feeds[0]))
-        return self._made[0]
+            self._outputs[0] = self._arrays.keep(self._model.run(self.feeds[0]))
+        return self._outputs[0]
 
     def _open(self, watched: Collection[str] = ()) -> InstrumentedModel[str]:
         ends = (tensor.name for tensor in self._graph.outputs)

@@ -70,7 +70,7 @@ class _Search:
                 ranges[site.group].append(site.tensor)
         constants = [[site.tensor] for site in model.inputs.weights if not site.is_operand]
         self._groups = [*ranges.values(), *constants]
-        self._known: dict[frozenset[str], Errors] = {}
+        self._measured: dict[frozenset[str], Errors] = {}
 
     def found(self) -> list[list[str]]:
         """Return the groups that are each worth their price."""
@@ -97,9 +97,9 @@ class _Search:
     def _errors(self, groups: Sequence[Sequence[str]]) -> Errors:
         names = [name for group in groups for name in group]
         key = frozenset(names)
-        if key not in self._known:
-            self._known[key] = self._model.errors(keeping(self._scheme, names), self._places)
-        return self._known[key]
+        if key not in self._measured:
+            self._measured[key] = self._model.errors(keeping(self._scheme, names), self._places)
+        return self._measured[key]
 
 
 def rounded(plan: QuantizationPlan, format: str = "") -> list[str]:

@@ -191,12 +191,12 @@ class _Answers:
 
     def __init__(self, name: str | None, judge: Judge) -> None:
         self._name = name if name in judge.reference.outputs else None
-        self._judge, self._made = judge, dict[int, AnyArray]()
+        self._judge, self._outputs = judge, dict[int, AnyArray]()
 
     def see(self, feed: Feed, outputs: Feed) -> None:
         """Keep the output for a sample."""
         if self._name is not None and self._name in outputs:
-            self._made[id(feed)] = outputs[self._name]
+            self._outputs[id(feed)] = outputs[self._name]
 
     def same(self) -> tuple[int, int] | None:
         """Return the number of rows in which both models have the same answer, and of all rows."""
@@ -204,7 +204,7 @@ class _Answers:
             return None
         reference, counts = self._judge.reference, list[tuple[int, int]]()
         for feed, expected in zip(reference.feeds, reference.made([self._name]), strict=True):
-            answer = self._made.get(id(feed), np.zeros(0, np.float32))  # counts as another shape
+            answer = self._outputs.get(id(feed), np.zeros(0, np.float32))  # counts as another shape
             counts.append(lost_rows((expected, {self._name: answer})))
         lost, rows = (sum(each) for each in zip(*counts, strict=True))
         return rows - lost, rows

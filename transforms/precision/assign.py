@@ -170,7 +170,7 @@ class _Trials:
         self._layers = [layer for layer, label in sizes if label is None]
         self._sizes, self._cost = sizes, cost
         self._evaluate, self._progress = evaluate, progress
-        self._known: dict[frozenset[tuple[str, str]], float] = {}
+        self._values: dict[frozenset[tuple[str, str]], float] = {}
         self._steps: list[Step] = []
         self._order = list(dict.fromkeys(option.layer for option in options))
         self.choices: dict[str, str] = {}
@@ -206,9 +206,9 @@ class _Trials:
 
     def _value(self, choices: Choices) -> float:
         key = frozenset(choices.items())
-        if key not in self._known:
-            self._known[key] = self._evaluate(dict(choices))
-        return self._known[key]
+        if key not in self._values:
+            self._values[key] = self._evaluate(dict(choices))
+        return self._values[key]
 
     def _attempt(self, choices: dict[str, str]) -> bool:
         value = self._value(choices)

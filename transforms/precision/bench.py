@@ -129,7 +129,7 @@ class Bench:
     def scored(self, graph: gs.Graph) -> Scored:
         """Return the metric of a model with its standard error, where the measure has one."""
         missing = {name: np.zeros(0, np.float32) for name in self.expected[0]}  # counts as another shape
-        outputs = self._made(graph) if self._of_fold is None else self._made_in_folds(self._of_fold)
+        outputs = self._outputs(graph) if self._of_fold is None else self._outputs_in_folds(self._of_fold)
         lengths = self._judge.reference.made(self._lengths)
         fitting = (  # a sample with an output of another length counts as failed in all outputs
             {**missing, **(sample if same_shapes(expected, sample) else {})}
@@ -142,15 +142,15 @@ class Bench:
             self._progress(self._count, self.target.text(value.value))
         return value
 
-    def _made(self, graph: gs.Graph, fold: int | None = None) -> Iterable[Feed]:
+    def _outputs(self, graph: gs.Graph, fold: int | None = None) -> Iterable[Feed]:
         """Yield the outputs of a model on the feeds, or on those of one fold."""
         run = self._judge.opened(self.viewed(graph), shifts_within(graph))
         feeds = [feed for place, feed in enumerate(self.feeds) if fold in (None, fold_of(place))]
         return run_each(run, feeds, self._judge.run)
 
-    def _made_in_folds(self, of_fold: ModelOf) -> Iterable[Feed]:
+    def _outputs_in_folds(self, of_fold: ModelOf) -> Iterable[Feed]:
         folds = [fold_of(place) for place in range(len(self.feeds))]
-        outputs = {fold: iter(list(self._made(of_fold(fold), fold))) for fold in sorted(set(folds))}
+        outputs = {fold: iter(list(self._outputs(of_fold(fold), fold))) for fold in sorted(set(folds))}
         return [next(outputs[fold]) for fold in folds]
 
     def float_score(self) -> float:

@@ -39,7 +39,7 @@ class FewestLayers:
         self._ranks, self._trials = (Trials(model, taken(feeds, set(indices))) for indices in places)
         self._outputs = [name for name in outputs if name in model.outputs] or model.outputs
         self._metric = target
-        self._known: dict[frozenset[int], float] = {}
+        self._scores: dict[frozenset[int], float] = {}
         able = (i for i, part in enumerate(model.parts) if can_be_named(part, names))
         self.able = sorted(able, key=lambda i: (-self._alone(i), i))
 
@@ -69,7 +69,7 @@ class FewestLayers:
 
     def _score(self, in_float: Sequence[int]) -> float:
         key = frozenset(in_float)
-        if key not in self._known:
+        if key not in self._scores:
             on = self._trials.everything - key
             runs = zip(self._trials.feeds, self._trials.expected, strict=True)
             computed = (
@@ -78,5 +78,5 @@ class FewestLayers:
             )
             groups = self._trials.groups if self._metric.metric == "sqnr" else {}
             pairs = ((split(expected, groups), split(outputs, groups)) for expected, outputs in computed)
-            self._known[key] = goal_metric(self._metric, pairs)
-        return self._known[key]
+            self._scores[key] = goal_metric(self._metric, pairs)
+        return self._scores[key]

@@ -105,7 +105,7 @@ class _Search:
     ) -> None:
         """Rank the layers; ``none``: the model without any of them, ``names``: nodes that can be chosen."""
         assert bench.target is not None, "layers are chosen for it"
-        self._none, self._parts, self._build, self._bench = none, model.parts, build, bench
+        self._none, self._layers, self._build, self._bench = none, model.parts, build, bench
         self._fallback, self._is_low, self._target = fallback, is_low, bench.target
         self._float_bytes = float_bytes
         self._before = Scored(none.before, none.error)
@@ -181,10 +181,10 @@ class _Search:
         if any(trial.is_low and not self._is_worth(trial) for trial in tried):
             error = too_large(self._target, self._before, tried, self._float_bytes, self._fallback)
         else:
-            error = unreached(self._target, self._before, tried, len(self._parts), self._fallback)
+            error = unreached(self._target, self._before, tried, len(self._layers), self._fallback)
         if not isinstance(self._target, Gate):
             return error
-        worst = some_names([self._parts[i].name for i in self._search.able])
+        worst = some_names([self._layers[i].name for i in self._search.able])
         return GateError(f"{error}; most of the error comes from {worst}")
 
     def _try(self, indices: Sequence[int]) -> tuple[gs.Graph, Try]:
@@ -194,11 +194,11 @@ class _Search:
         return graph, self.tried[-1]
 
     def _built(self, indices: Sequence[int]) -> gs.Graph:
-        return self._build([node for i in indices for node in self._parts[i].nodes])
+        return self._build([node for i in indices for node in self._layers[i].nodes])
 
     def _chosen(self, graph: gs.Graph, trial: Try) -> Chosen:
-        layers = tuple(self._parts[i] for i in sorted(trial.kept))
-        return self._none.with_layers(graph, layers, len(self._parts), trial.scored)
+        layers = tuple(self._layers[i] for i in sorted(trial.kept))
+        return self._none.with_layers(graph, layers, len(self._layers), trial.scored)
 
 
 def reach_target(

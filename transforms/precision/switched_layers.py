@@ -126,20 +126,20 @@ class Trials:
         """Run the float model on the feeds."""
         self.model, self.feeds, kept = model, feeds, KeptArrays()
         self.expected = [kept.keep(model.run(feed, ())) for feed in feeds]
-        self._known: dict[frozenset[int], list[dict[str, Sums]]] = {}
+        self._measured: dict[frozenset[int], list[dict[str, Sums]]] = {}
         self.groups = channel_groups(model.joined, self.expected)
         self.everything = frozenset(range(len(model.parts)))
 
     def on(self, indices: Iterable[int]) -> list[dict[str, Sums]]:
         """Return the sums of each sample, by output, with these layers quantized and all others in float."""
         key = frozenset(indices)
-        if key not in self._known:
+        if key not in self._measured:
             self.keep(key, (self.model.run(feed, key) for feed in self.feeds))
-        return self._known[key]
+        return self._measured[key]
 
     def keep(self, parts: Iterable[int], outputs: Iterable[Feed]) -> None:
         """Cache the sums of outputs for the feeds, in order, with these layers quantized."""
-        self._known[frozenset(parts)] = list(map(self._compared, self.expected, outputs))  # one at a time
+        self._measured[frozenset(parts)] = list(map(self._compared, self.expected, outputs))  # one at a time
 
     def _compared(self, expected: Feed, outputs: Feed) -> dict[str, Sums]:
         sums_by_name = {name: _sums(expected[name], outputs[name]) for name in self.model.outputs}
