@@ -166,12 +166,13 @@ class CandidateModel:
         for key in [key for key in self._weights if key[1] != kind]:
             del self._weights[key]
 
-    def is_same(self, one: Scheme, other: Scheme) -> bool:
+    def is_same(self, first: Scheme, other: Scheme) -> bool:
         """Return whether two candidates give the same model."""
-        if any(getattr(one, key) != getattr(other, key) for key in FED if key not in _OF_WEIGHTS):
+        if any(getattr(first, key) != getattr(other, key) for key in FED if key not in _OF_WEIGHTS):
             return False
         return all(
-            np.array_equal(self._weight(site, one), self._weight(site, other)) for site in self.inputs.weights
+            np.array_equal(self._weight(site, first), self._weight(site, other))
+            for site in self.inputs.weights
         )
 
     def groups_of(self, names: Collection[str]) -> list[list[str]]:

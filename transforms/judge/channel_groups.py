@@ -106,8 +106,8 @@ def _groups(joined: Joined, arrays: Sequence[AnyArray]) -> ChannelGroups | None:
         return None
     largest, squares = _largest(fitting, joined.axis), _mean_squares(fitting, joined.axis)
     ends = np.cumsum([0, *joined.sizes])
-    parts = [range(start, end) for start, end in pairwise(ends)]
-    groups = list(_of_similar_ranges({part: float(largest[part].max(initial=0.0)) for part in parts}))
+    sources = [range(start, end) for start, end in pairwise(ends)]
+    groups = list(_of_similar_ranges({part: float(largest[part].max(initial=0.0)) for part in sources}))
     if len(groups) < 2:
         return None
     powers = [float(squares[list(channels)].mean()) for channels in groups]

@@ -61,7 +61,7 @@ def _summed(node: gs.Node) -> int:
     return int(shape[dot_products.sum_axis(node, 1, len(shape))]) if len(shape) > 1 else 1
 
 
-def _before_few(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:
+def _before_few(tensor: gs.Tensor, visited: set[int]) -> Iterator[gs.Tensor]:
     """Yield the nearest tensors of many numbers before a tensor of few."""
     pending = [(tensor, True)]
     while pending:
@@ -69,8 +69,8 @@ def _before_few(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:
         node = walk.producer(current)
         if not is_few:
             yield current
-        elif node is not None and id(node) not in seen:
-            seen.add(id(node))
+        elif node is not None and id(node) not in visited:
+            visited.add(id(node))
             sources = reversed(list(filter(_is_view, node.inputs)))
             pending += [(source, max(_numbers(source), _summed(node)) < FEW_NUMBERS) for source in sources]
 
@@ -87,13 +87,13 @@ def show(graph: gs.Graph, names: Collection[str]) -> list[str]:
     return shown
 
 
-def _sources(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:
+def _sources(tensor: gs.Tensor, visited: set[int]) -> Iterator[gs.Tensor]:
     pending = [tensor]
     while pending:
         node = walk.producer(pending.pop())
-        if node is None or id(node) in seen:
+        if node is None or id(node) in visited:
             continue
-        seen.add(id(node))
+        visited.add(id(node))
         if node.op in _SATURATING:
             yield node.inputs[0]
         elif (exponents := before_softmax(node)) is not None:

@@ -82,8 +82,8 @@ class Form:
     @cached_property
     def model(self) -> CandidateModel:
         """The model that candidates share, opened at first use."""
-        parts = self.graph, self.scheme, self.plan_of, self.statistics, self.judge, self.memory
-        return CandidateModel(*parts)
+        arguments = self.graph, self.scheme, self.plan_of, self.statistics, self.judge, self.memory
+        return CandidateModel(*arguments)
 
     def rest(self) -> None:
         """Close the model if it is open and large; it opens again at the next use."""

@@ -64,7 +64,9 @@ def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:
         )
     tensors, used = {id(tensor) for tensor, _ in matched}, {id(grid) for _, grid in matched}
     unmatched = [
-        f"'{one.name}' in {one.format or f'{one.bits} bits'}" for one in fixed if id(one) not in used
+        f"'{spare.name}' in {spare.format or f'{spare.bits} bits'}"
+        for spare in fixed
+        if id(spare) not in used
     ]
     unused = f"; not used: {', '.join(unmatched[:3])}{', ...' if unmatched[3:] else ''}" if unmatched else ""
     return f"Ranges as given: {len(tensors)} tensors, of {len(fixed)} grids in the file{unused}"

@@ -200,7 +200,8 @@ def _run(
 def _comparable(graph: gs.Graph, light: onnx.ModelProto) -> Collection[str]:
     """Return the names of outputs whose elements correspond to those of the float model.
 
-    None do if the model draws random numbers; an output whose number of rows depends on values does not.
+    There are none if the model draws random numbers; outputs whose number of rows depends on values are left
+    out.
     """
     if not_repeatable(light.graph):
         return ()

@@ -93,8 +93,8 @@ def assign(
     """Return formats with which the model meets the target and stays within the budget.
 
     Layers are moved to options in the order of rising error per bit saved: bits of weights if there is a
-    ``budget`` (bits of all weights together), else of all operands. As many are moved as the budget needs,
-    without one all. An option with which the target does not hold is skipped
+    ``budget`` (bits of all weights together), else of all operands. With a budget, as many are moved as it
+    needs, else all. An option with which the target does not hold is skipped
     (:func:`transforms.search.group_search.add_in_groups`).
 
     ``options``: the formats that layers may get; ``baseline``: the size of each layer in its formats before

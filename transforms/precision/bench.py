@@ -127,7 +127,7 @@ class Bench:
         return self.scored(graph).value
 
     def scored(self, graph: gs.Graph) -> Scored:
-        """Return the metric of a model with its standard error, where the measure has one."""
+        """Return the metric of a model with its standard error, if the measure has one."""
         missing = {name: np.zeros(0, np.float32) for name in self.expected[0]}  # counts as another shape
         outputs = self._outputs(graph) if self._of_fold is None else self._outputs_in_folds(self._of_fold)
         lengths = self._judge.reference.made(self._lengths)
@@ -158,7 +158,7 @@ class Bench:
         return self.scored_float().value
 
     def scored_float(self) -> Scored:
-        """Return the metric of the float model with its standard error, where the measure has one."""
+        """Return the metric of the float model with its standard error, if the measure has one."""
         return self._measured(self.expected)
 
     def _measured(self, outputs: Iterable[Outputs]) -> Scored:

@@ -74,7 +74,7 @@ class FloatLayers:
 
 
 NEAR = 1.0
-"""dB by which a model for a target may be below that of the same scheme without it, without a note."""
+"""Largest loss in dB of a model for a target device against the same scheme without it that needs no note."""
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,6 @@ def _switched(
     """Return the float model with switches, and each layer's switches: the baseline first, then choices."""
     base = model.in_float()
     mixes = {choice.label: dict.fromkeys(layers, choice) for choice in choices}
-    others = {label: model.build(mix, finished=False) for label, mix in {PLAIN: {}, **mixes}.items()}
-    switches = switched_model(base, others, [(name, label) for name in layers for label in others])
-    return base.graph, [[switches[name, label] for label in others] for name in layers]
+    quantized = {label: model.build(mix, finished=False) for label, mix in {PLAIN: {}, **mixes}.items()}
+    switches = switched_model(base, quantized, [(name, label) for name in layers for label in quantized])
+    return base.graph, [[switches[name, label] for label in quantized] for name in layers]

@@ -35,7 +35,7 @@ _WRITTEN_AS = frozenset({("Add", "Sum"), ("Gather", "Mul")})
 :func:`transforms.quantize_tables.quantize_tables`, which multiplies gathered rows by their scales."""
 
 _SUFFIXES = ("_raw", "_bf16", "_fp16", "_quantized")
-"""Suffixes of a layer's output where the rounding after it takes over the original name."""
+"""Suffixes that conversions append to the output of a layer when a rounding takes over its name."""
 
 
 class PairedModels:

@@ -261,9 +261,9 @@ def _higher(target: Target, aim: Target, scored: Scored) -> Target:
     return replace(aim, limit=aim.limit + missed + _ROOM)
 
 
-def _more(target: Target, kept: int, attempt: int) -> int:
-    """Return the least number of layers of the next attempt, more than the ``kept`` of the last."""
+def _more(target: Target, last: int, attempt: int) -> int:
+    """Return the least number of layers of the next attempt, more than in the last one."""
     if attempt >= _ATTEMPTS:
-        return 2 * kept
+        return 2 * last
     aims_higher = target.metric == "sqnr" and attempt <= _BY_DECIBELS
-    return kept + 1 if aims_higher else math.ceil(kept * _MORE) + 1
+    return last + 1 if aims_higher else math.ceil(last * _MORE) + 1

@@ -124,8 +124,8 @@ class Trials:
 
     def __init__(self, model: SwitchedLayers, feeds: Sequence[Feed]) -> None:
         """Run the float model on the feeds."""
-        self.model, self.feeds, kept = model, feeds, KeptArrays()
-        self.expected = [kept.keep(model.run(feed, ())) for feed in feeds]
+        self.model, self.feeds, arrays = model, feeds, KeptArrays()
+        self.expected = [arrays.keep(model.run(feed, ())) for feed in feeds]
         self._measured: dict[frozenset[int], list[dict[str, Sums]]] = {}
         self.groups = channel_groups(model.joined, self.expected)
         self.everything = frozenset(range(len(model.parts)))

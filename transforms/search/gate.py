@@ -154,8 +154,8 @@ def magnified(samples: SampleSet, times: float) -> SampleSet:
     """
     pairs = zip(samples.expected, samples.outputs, strict=True)
     outputs = [
-        {name: _magnified(expected[name], array, times) for name, array in made.items()}
-        for expected, made in pairs
+        {name: _magnified(expected[name], array, times) for name, array in sample.items()}
+        for expected, sample in pairs
     ]
     return SampleSet(outputs, samples.expected, samples.inputs, samples.places)
 

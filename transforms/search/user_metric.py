@@ -96,9 +96,9 @@ class LoadedMetric:
         except (TypeError, ValueError):
             figures = np.asarray(math.nan)
         if figures.shape not in ((), (len(samples.outputs),)) or not np.isfinite(figures).all():
-            said = _shortened(repr(value))
+            text = _shortened(repr(value))
             raise ValueError(
-                f"{self.said} returned {said}, it must be a finite number, or one for each sample"
+                f"{self.said} returned {text}, it must be a finite number, or one for each sample"
             )
         return figures if figures.ndim else float(figures)
 
