@@ -1,6 +1,6 @@
-"""How many runs there is time for: it follows from the size of the model, never from a clock.
+"""The budget of runs: computed from the size of the model, not from a clock.
 
-The choice is the same on every machine. Time is counted in numbers that a quantized model rounds.
+Choices are therefore the same on every machine. The unit of time is that of rounding one number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transforms.runtime.compare_runs import MOST_NODES
 
 
 def too_large(graph: gs.Graph) -> bool:
-    """Return whether weights are too large for copies in memory, or nodes too many for runs."""
+    """Return whether a model has too large weights for copies in memory, or too many nodes for runs."""
     weights = sum(tensor._values.nbytes for tensor in walk.constants(graph))
     return weights > constants.MOST_WEIGHTS or has_many_nodes(graph)
 
@@ -29,7 +29,10 @@ def has_many_nodes(graph: gs.Graph) -> bool:
 
 
 class Budget:
-    """Runs of a quantized model that are left, of the ``whole``; ``opened``: those that another one costs."""
+    """The runs of a quantized model that are left, of the ``whole`` budget.
+
+    ``opened``: the cost of opening another model, in runs.
+    """
 
     def __init__(self, runs: int, opened: int = 0) -> None:
         """Start with all runs."""
@@ -38,7 +41,7 @@ class Budget:
 
     @classmethod
     def of(cls, graph: gs.Graph, statistics: Calibration, effort: str = "normal") -> Budget:
-        """Return what the samples of some statistics pay for; ``effort``: one of ``constants.EFFORTS``."""
+        """Return the budget for a model and its samples; ``effort``: one of ``constants.EFFORTS``."""
         sizes = {name: statistics.numbers(name) for name in statistics.observed}
         load = sum(sizes.values()) + _products(graph, sizes)
         run = load / statistics.samples + constants.NODE_RUN * len(graph.nodes)
@@ -50,26 +53,26 @@ class Budget:
         return cls(int(paid / max(run, 1)) - each, each)
 
     def samples(self, most: int) -> int:
-        """Return on how many samples candidates are judged: as many of each fold, for several."""
+        """Return the number of samples that judge candidates: ``most``, or fewer, as many of each fold."""
         return max(constants.FEWEST, min(most, self.runs // constants.CANDIDATES // 2 * 2))
 
     def allows(self, runs: int, models: int = 0) -> bool:
-        """Return whether so many runs, and models to open, are left; take them if so."""
-        asked = runs + models * self.opened
-        if asked > self.runs:
+        """Return whether so many runs, and models to open, are left; subtract them if so."""
+        needed = runs + models * self.opened
+        if needed > self.runs:
             return False
-        self.runs -= asked
+        self.runs -= needed
         return True
 
 
 def _products(graph: gs.Graph, sizes: Mapping[str, float]) -> float:
-    """Return how many numbers are rounded in the time that the products of layers take on all samples."""
+    """Return the time of the products of all layers on all samples, in the time of rounding one number."""
     layers = (node for node in graph.nodes if dot_products.is_dot_product(node))
     return sum(_products_of(node, sizes) for node in layers) / constants.PRODUCTS
 
 
 def _products_of(node: gs.Node, sizes: Mapping[str, float]) -> float:
-    """Return how many products a layer with a stored weight makes: each of its results sums up inputs."""
+    """Return the number of multiplications of a layer with a stored weight; 0 for other nodes."""
     weight = node.inputs[1]
     if not isinstance(weight, gs.Constant) or len(weight.shape) < 2:
         return 0.0
@@ -79,7 +82,5 @@ def _products_of(node: gs.Node, sizes: Mapping[str, float]) -> float:
     per_output = math.prod(weight.shape) / max(channels, 1)
     if outputs:
         return outputs * per_output
-    read = sizes.get(
-        str(node.inputs[0].name), 0.0
-    )  # results are not measured, as before a Relu: taken as many
-    return read * per_output
+    # the output was not measured, as before a Relu: it is taken to have as many elements as the input
+    return sizes.get(str(node.inputs[0].name), 0.0) * per_output

@@ -1,7 +1,7 @@
-"""One model in one session for all candidates that differ in ranges, scales, biases and float tensors.
+"""Evaluate candidates that differ in ranges, scales, biases and float tensors in one session of one model.
 
 Scales, zero points, rounded weights, corrected biases and switches that leave tensors and layers in float are
-its inputs. A candidate is a scheme: what it says of these is fed.
+inputs of the model. A candidate is a scheme, from which these inputs are computed.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ PlanOf = Callable[[gs.Graph, Scheme], QuantizationPlan]
 _OF_WEIGHTS = ("per_channel", "weight_method")
 
 FED = ("calibrate_method", "calibrate_tensors", "correct_biases", "tensors", "layers", *_OF_WEIGHTS)
-"""Keys of a scheme in which candidates may differ; of ``tensors`` and ``layers``, which are left in float32.
+"""Keys of a scheme in which candidates may differ; of ``tensors`` and ``layers``, only entries of float32.
 
-Such layers are named one by one.
+Such layers have to be named one by one.
 """
 
 _ONE_KIND = 1 << 27
-"""Bytes of weights above which the rounded ones of one kind of candidates are kept, and of one form of the
-model: each is another copy."""
+"""Bytes of weights above which rounded weights are kept for one kind of candidates only, and only one model
+is open at a time: each is another copy."""
 
 _BOTH = 2
-"""The number of both folds together, after those of each."""
+"""Index of both folds together, after 0 and 1 for each."""
 
 _Kind = tuple[bool | str, str]
 Read = Callable[[AnyArray], AnyArray]
-"""From the float numbers of a weight to those that a node reads."""
+"""Maps the float values of a weight to those that a node reads."""
 
 
 class CandidateModel:
-    """Measures what candidates do to the outputs of one model.
+    """Measures the errors of the outputs of candidates of one model.
 
     ``closed_ends``: names of tensors that are integers for the kernel of the layer alone that makes them.
     """
@@ -70,9 +70,10 @@ class CandidateModel:
         judge: Judge,
         memory: WeightMemory,
     ) -> None:
-        """Open the model of a scheme in which nothing is open; the graph is not changed.
+        """Open the model of a scheme without 'auto' keys; the graph is not changed.
 
-        ``statistics``: with those of both folds; None for formats that need none. ``memory``: of weights.
+        ``statistics``: with those of both folds; None for formats that need none. ``memory``: cache of
+        quantized weights.
         """
         self._graph, self._scheme, self._plan_of = graph, scheme, plan_of
         self._judge, self._memory, self._statistics = judge, memory, statistics
@@ -84,12 +85,14 @@ class CandidateModel:
         self._tables: dict[_Kind, Mapping[tuple[int, int], Read]] = {base: self._readers(plan)}
         self.closed_ends = plan.specs.integers.closed_ends()
         judge.reference.show(copy)
+        # products that are quantized at run time are emulated after the switches are in place
         rounded = [form.planned(plan) for form in plan.specs.formats.at_run_time]
         self.inputs = switchable_ranges(plan)
         for products in rounded:
             products.emulate()
         self._shown = judge.shown
         self._opened: OpenModel | None = self._open()
+        # nodes, by their index in the order of ``walk.nodes``, and caches by fold, ranges and kind of weights
         self.nodes = list(walk.nodes(graph))
         self._patterns = [exactly(label_of(node)) for node in self.nodes]
         self._weight_of = {weight.use: weight for weight in self.inputs.weights}
@@ -102,27 +105,26 @@ class CandidateModel:
         self._biases: dict[tuple[str, _Kind, int], AnyArray] = {}
 
     def errors(self, scheme: Scheme, places: Sequence[int] | None = None, *, whole: bool = False) -> Errors:
-        """Return the errors of a candidate on all samples, or some: each with ranges from the other fold.
+        """Return the errors of a candidate on all samples, or some, each with ranges from the other fold.
 
-        ``whole``: with ranges from all samples, so that errors are of rounding more than of what is cut off.
+        ``whole``: with ranges from all samples instead, so that clipping adds little to errors of rounding.
         """
-
         self._opened = self._opened or self._open()
         run = self._opened.run
 
         def _run_of(fold: int) -> Callable[[Feed], Feed]:
-            fed = self.feed(scheme, _BOTH if whole else 1 - fold)
-            return lambda feed: run({**feed, **fed}, self._shown)
+            inputs = self.feed(scheme, _BOTH if whole else 1 - fold)
+            return lambda feed: run({**feed, **inputs}, self._shown)
 
         return self._judge.errors(_run_of, places)
 
     def close(self) -> None:
-        """Free the memory that is needed to measure errors, until they are asked for again."""
+        """Free the memory of session and weights; the next call of :meth:`errors` opens the model again."""
         self._opened = None
         self._weights.clear()
 
     def rest(self) -> None:
-        """Do so where the weights are large: others are opened next, and each has a copy of its own."""
+        """Close the model if its weights are large, before another one opens with a copy of its own."""
         if self._is_large:
             self.close()
 
@@ -130,24 +132,24 @@ class CandidateModel:
         return open_model(self.inputs.graph, self._judge.reference.options)
 
     def feed(self, scheme: Scheme, fold: int) -> Feed:
-        """Return what is fed beside a sample for a candidate, with ranges from one fold."""
-        kept = {name for name, format in scheme.tensors.items() if format == FLOAT32}
-        floats = self._in_float(scheme)
-        found = dict(self.grids(scheme, fold))
+        """Return the inputs of a candidate, in addition to a sample, with ranges from one fold."""
+        float_tensors = {name for name, format in scheme.tensors.items() if format == FLOAT32}
+        float_nodes = self._in_float(scheme)
+        inputs = dict(self.grids(scheme, fold))
         if self._is_large:
             self._forget_all_but(_kind_of(scheme))
         for weight in self.inputs.weights:
-            is_float = weight.tensor in kept or weight.use[0] in floats
-            found[weight.input] = weight.values if is_float else self._weight(weight, scheme)
+            is_float = weight.tensor in float_tensors or weight.use[0] in float_nodes
+            inputs[weight.input] = weight.values if is_float else self._weight(weight, scheme)
         for bias in self.inputs.biases:
-            is_float = bias.node in floats
-            found[bias.input] = bias.values if is_float else self._bias(bias, scheme, fold)
+            is_float = bias.node in float_nodes
+            inputs[bias.input] = bias.values if is_float else self._bias(bias, scheme, fold)
         for use in self.inputs.uses:
-            found[use.switch] = np.asarray(use.tensor in kept or use.consumer in floats)
-        return found
+            inputs[use.switch] = np.asarray(use.tensor in float_tensors or use.consumer in float_nodes)
+        return inputs
 
     def _in_float(self, scheme: Scheme) -> set[int]:
-        """Return the numbers of the nodes that a scheme leaves in float, each by its own name."""
+        """Return the indices of the nodes that a scheme leaves in float by name."""
         names = {pattern for pattern, rule in scheme.layers.items() if rule == IN_FLOAT}
         return {place for place, pattern in enumerate(self._patterns) if pattern in names}
 
@@ -155,51 +157,52 @@ class CandidateModel:
         """Return scales and zero points of computed tensors for a candidate, with ranges from one fold."""
         key = fold, _ranges_of(scheme), scheme.scale
         if key not in self._grids:
-            found: dict[str, AnyArray] = {}
+            grids: dict[str, AnyArray] = {}
             for site in self.inputs.ranges:
                 if site.scale:
-                    found[site.scale], found[site.zero_point] = self._grid(site, scheme, fold)
-            self._grids[key] = found
+                    grids[site.scale], grids[site.zero_point] = self._grid(site, scheme, fold)
+            self._grids[key] = grids
         return self._grids[key]
 
     def _forget_all_but(self, kind: _Kind) -> None:
         for key in [key for key in self._weights if key[1] != kind]:
             del self._weights[key]
 
-    def is_same(self, one: Scheme, other: Scheme) -> bool:
-        """Return whether two candidates are the same model."""
-        if any(getattr(one, key) != getattr(other, key) for key in FED if key not in _OF_WEIGHTS):
+    def is_same(self, first: Scheme, other: Scheme) -> bool:
+        """Return whether two candidates give the same model."""
+        if any(getattr(first, key) != getattr(other, key) for key in FED if key not in _OF_WEIGHTS):
             return False
         return all(
-            np.array_equal(self._weight(site, one), self._weight(site, other)) for site in self.inputs.weights
+            np.array_equal(self._weight(site, first), self._weight(site, other))
+            for site in self.inputs.weights
         )
 
     def groups_of(self, names: Collection[str]) -> list[list[str]]:
-        """Return the tensors, group by group of those that share a scale, of groups that hold one of them."""
-        found = {
-            site.group: [str(one.name) for one in site.members]
+        """Return the groups of tensors with a common scale that contain one of ``names``, by name."""
+        groups = {
+            site.group: [str(member.name) for member in site.members]
             for site in self.inputs.ranges
-            if any(one.name in names for one in site.members)
+            if any(member.name in names for member in site.members)
         }
-        return list(found.values())
+        return list(groups.values())
 
     def reaching_beyond(self) -> list[str]:
-        """Return the tensors whose ranges reach beyond the samples if their ends tell how far."""
-        found = {site.group: site for site in self.inputs.ranges if site.step.needs_range}
+        """Return the tensors whose range by the method "Extrapolated" is wider than that of the samples."""
+        sites = {site.group: site for site in self.inputs.ranges if site.step.needs_range}
         return [
             str(member.name)
-            for site in found.values()
+            for site in sites.values()
             if any(self._reaches_beyond(str(member.name), site.step) for member in site.members)
             for member in site.members
         ]
 
     def _reaches_beyond(self, name: str, step: QuantSpec) -> bool:
-        seen = self._statistics.observed.get(name) if self._statistics else None
-        if seen is None or seen.is_empty:
+        observed = self._statistics.observed.get(name) if self._statistics else None
+        if observed is None or observed.is_empty:
             return False
         options = CalibrationOptions("Extrapolated")
-        low, high = choose_range(seen, step.format, symmetric=step.symmetric, options=options)
-        return low < seen.low or high > seen.high
+        low, high = choose_range(observed, step.format, symmetric=step.symmetric, options=options)
+        return low < observed.low or high > observed.high
 
     def _grid(self, site: RangeSite, scheme: Scheme, fold: int) -> QParams:
         low, high = shared_range(site.members, self._of_fold(scheme, fold), site.step)
@@ -210,8 +213,8 @@ class CandidateModel:
         assert self._statistics is not None, "there are ranges"
         key = fold, _ranges_of(scheme)
         if key not in self._ranges:
-            whole, options = self._statistics, options_of(scheme)
-            self._ranges[key] = whole.with_(options) if fold == _BOTH else whole.half(fold, options)
+            statistics, options = self._statistics, options_of(scheme)
+            self._ranges[key] = statistics.with_(options) if fold == _BOTH else statistics.half(fold, options)
         return self._ranges[key]
 
     def _weight(self, site: WeightSite, scheme: Scheme) -> AnyArray:
@@ -234,13 +237,14 @@ class CandidateModel:
         return self._biases[key]
 
     def _table(self, kind: _Kind) -> Mapping[tuple[int, int], Read]:
+        """Return how inputs are quantized by weights of a kind, by index of node and input."""
         if kind not in self._tables:
             scheme = self._scheme.with_(per_channel=kind[0], weight_method=kind[1])
             self._tables[kind] = self._readers(self._plan_of(self._graph, scheme))
         return self._tables[kind]
 
     def _readers(self, plan: QuantizationPlan) -> Mapping[tuple[int, int], Read]:
-        """Return how inputs read constants, by the number of the node and the index of the input."""
+        """Return the quantization of each input, by index of node and input; used for constants here."""
         ranges = self._statistics and self._statistics.with_(CalibrationOptions())
         read = QParamsTable(plan, ranges, self._memory).read
         numbers = {id(node): number for number, node in enumerate(walk.nodes(plan.graph))}
@@ -252,7 +256,7 @@ class CandidateModel:
 
 
 def _ranges_of(scheme: Scheme) -> str:
-    """Return what tells candidates apart whose ranges differ."""
+    """Return a key of the options that determine ranges."""
     options = options_of(scheme)
     return repr((options.method, sorted(options.tensors.items())))
 

@@ -1,4 +1,4 @@
-"""What was tried, and how good the outputs are: for the summary, the metadata of the file and reports."""
+"""The record of candidates and of the error of the outputs, for the summary, metadata and reports."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from transforms.model.provenance import PREFIX
 from transforms.search.target import BEFORE
 
 KEY = PREFIX + "record"
-"""The entry in a file's metadata that holds a record, a line each."""
+"""Key of the record in a file's metadata, a line for each candidate."""
 
 LAYERS_IN_FLOAT = "layers in float"
-"""The move of layers that carry most of the loss, which have lines of their own."""
+"""Name of the move that leaves lossy layers in float."""
 
 GOOD = 30
-"""SQNR in dB from which on a model usually loses nothing that its users notice."""
+"""SQNR in dB at which a model usually loses nothing that its users notice."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate that was measured: what it changes, its gain over the best so far, and if it was kept.
+    """A candidate that was measured: its change, its gain over the best so far, and whether it was kept.
 
-    ``samples``: how many showed the gain.
+    ``samples``: the number of samples of the gain.
     """
 
     move: str
@@ -41,9 +41,9 @@ class Tried:
 
 @dataclass(frozen=True)
 class LossyLayers:
-    """Layers in float that carried most of the loss, by the name of the first node, of so many layers.
+    """Layers left in float that carried most of the loss, by the name of the first node, out of ``count``.
 
-    ``gain``: on samples that did not rank them; ``more``: bytes of numbers that they add, as a share.
+    ``gain``: on samples that did not rank them. ``more``: the bytes they add, as a share of all numbers.
     """
 
     layers: tuple[str, ...]
@@ -54,18 +54,18 @@ class LossyLayers:
 
 @dataclass(frozen=True)
 class Checked:
-    """The squared error of the outputs by their power that so many samples let expect.
+    """The relative squared error of the outputs, ``error``, as expected on other data, from ``samples``.
 
-    ``decided``: whether choices, or numbers of the model, were made by these; None if nothing was.
-    ``folds``: in how many folds they were held out, each from the ranges of its model; 0 if they were so from
-    the start. ``before_softmax``: an output that ends in a Softmax counts as what is before it.
-    ``of_tokens``: of a language model, the error is the divergence of the probabilities of tokens, in nats
-    for each. ``through_caches``: texts were read in two steps, the second with the caches of the first.
-    ``others``: the error of as many other outputs by their power, None if there are none.
-    ``decibels_error``: the error in dB of which two hold on other data, 0 where it cannot be told.
-    ``same``: how many rows of a classifier have the same largest number, and of how many; None for others.
-    ``channels``: those whose error it is, in words, of an output with groups of channels; ``shapes``: outputs
-    of another shape. ``are_random``: samples are random tokens or numbers.
+    ``decided``: whether these samples decided about the model or gave its numbers; None if no samples did.
+    ``folds``: the number of folds in which they were held out from the ranges of the model; 0 if they were
+    held out from the start. ``before_softmax``: outputs that end in a Softmax are compared before it.
+    ``of_tokens``: of a language model, whose error is the KL divergence of the probabilities of tokens, in
+    nats per token. ``through_caches``: texts were read in two steps, the second with the caches of the first.
+    ``others``: the relative squared error of ``others_count`` other outputs, None if there are none.
+    ``decibels_error``: the error in dB of which two usually cover other data; 0 if it is not known.
+    ``same``: the number of rows in which a classifier has the same first choice, and of all rows; None for
+    other models. ``channels``: in words, those of the error, for outputs with groups of channels. ``shapes``:
+    outputs of another shape. ``are_random``: samples are random tokens or numbers.
     """
 
     error: float
@@ -103,7 +103,7 @@ class Checked:
 
     @property
     def figure(self) -> str:
-        """The error in words, without that of other outputs."""
+        """The error in words, without that of ``others``."""
         if self.of_tokens:
             return f"KL divergence of {self.error:.3g} nats a token on {self.where}"
         spread = f" +- {self.decibels_error:.1f}" if self.decibels_error else ""
@@ -133,11 +133,11 @@ class Checked:
 
 @dataclass
 class Decisions:
-    """Everything that was tried, in order, and notes on what was not; ``outputs``: how good they are.
+    """All candidates that were tried, in order, notes, and the error of the final ``outputs``.
 
-    ``lossy``: layers in float, None if none are. ``left``: moves that no runs were left for, and their
-    changes. ``fitted``: whether outputs of layers rounded weights. ``searched``: whether outputs chose
-    formats of layers, or texts tuned weights.
+    ``lossy``: lossy layers left in float, None if there are none. ``left``: moves and changes that were
+    skipped because the runs were used up. ``fitted``: whether weights were fitted to outputs of layers.
+    ``searched``: whether outputs chose formats of layers, or texts tuned weights.
     """
 
     tried: list[Tried] = field(default_factory=list)
@@ -150,17 +150,17 @@ class Decisions:
 
     @property
     def kept(self) -> list[Tried]:
-        """What was kept."""
-        return [one for one in self.tried if one.kept]
+        """The candidates that were kept."""
+        return [trial for trial in self.tried if trial.kept]
 
     def lines(self) -> list[str]:
         """Return the record in words, a line for each trial."""
         outputs = [] if self.outputs is None else [f"outputs: {self.outputs}"]
-        tried = [f"{one} on {counted(one.samples, 'sample')}" for one in self.tried]
-        left = [f"{': '.join(filter(None, one))}: not tried, no runs left" for one in self.left]
+        tried = [f"{trial} on {counted(trial.samples, 'sample')}" for trial in self.tried]
+        left = [f"{': '.join(filter(None, trial))}: not tried, no runs left" for trial in self.left]
         return [*tried, *left, *self.notes, *outputs]
 
     def entries(self) -> dict[str, str]:
-        """Return the record as an entry of a file's metadata; none if nothing was tried or looked at."""
+        """Return the record as an entry of a file's metadata; empty if there is nothing to record."""
         lines = self.lines()
         return {KEY: "\n".join(lines)} if lines else {}

@@ -1,4 +1,4 @@
-"""Errors of outputs beside the float model, and what one model gains over another, with its uncertainty."""
+"""Errors of outputs against the float model, and the gain of one model over another."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from ops.metrics import decibels, sums_of_numbers
 from transforms.judge.constants import MAY_LOSE, ONE_SAMPLE, WORTH
 
 _NOT_FINITE = 1e30  # error energy of an output that is not finite, or of another shape
-_EXACT = 1e-12  # share of the signal: what float32 rounding leaves
+_EXACT = 1e-12  # least error as a share of the signal, that of float32 rounding
 
 
-def energies(expected: Feed, found: Feed, logits: Collection[str] = ()) -> Float64Array:
-    """Return the squared error of each array of a sample, [arrays]; 0 of those that were not found.
+def energies(expected: Feed, outputs: Feed, logits: Collection[str] = ()) -> Float64Array:
+    """Return the squared error of each expected array of a sample, [arrays]; 0 for missing ones.
 
-    That of ``logits`` is the divergence of their probabilities from those expected, in nats, of all rows
-    (:mod:`ops.divergence`): near the float model it is a square of the error, too.
+    The error of ``logits`` is the KL divergence of their probabilities from those expected, in nats, summed
+    over rows (:mod:`ops.divergence`): for small errors it is quadratic in the error, too.
     """
-    pairs = ((name, array, found.get(name, array)) for name, array in expected.items())
+    pairs = ((name, array, outputs.get(name, array)) for name, array in expected.items())
     return np.array([_energy(*pair, are_logits=name in logits) for name, *pair in pairs], np.float64)
 
 
 def signals(expected: Feed, logits: Collection[str] = ()) -> Float64Array:
-    """Return the squares of each array of a sample, [arrays]; of ``logits`` 1 nat for each row."""
+    """Return the energy of each array of a sample, [arrays]; for ``logits``, 1 nat for each row."""
     return np.array([_signal(array, name in logits) for name, array in expected.items()], np.float64)
 
 
-def _energy(expected: AnyArray, found: AnyArray, *, are_logits: bool) -> float:
-    if found.shape != expected.shape:
+def _energy(expected: AnyArray, output: AnyArray, *, are_logits: bool) -> float:
+    if output.shape != expected.shape:
         return _NOT_FINITE
     if are_logits:
         from ops.divergence import divergence
 
-        error = divergence(expected, found)
+        error = divergence(expected, output)
     else:
-        error = sums_of_numbers(expected, found).error_energy
+        error = sums_of_numbers(expected, output).error_energy
     return error if np.isfinite(error) else _NOT_FINITE
 
 
@@ -53,9 +53,10 @@ _BEFORE = "in tensors before the outputs"
 
 @dataclass(frozen=True)
 class Errors:
-    """Squared errors of a model beside the ``signal``, both [samples, arrays].
+    """Squared errors of a model and the energies of the ``signal``, both [samples, arrays].
 
-    The first ``count`` arrays are the outputs, the others views: what an output saturates or sums up.
+    The first ``count`` arrays are outputs, the others views: inputs of functions that saturate outputs, or of
+    sums that outputs consist of.
     """
 
     errors: Float64Array
@@ -69,41 +70,41 @@ class Errors:
 
     @property
     def mean(self) -> float:
-        """The mean over the outputs that hold a signal, in dB."""
+        """The mean signal-to-noise ratio in dB, over outputs whose signal is not zero."""
         return _mean(self.decibels)
 
     def at_most(self, decibels: float) -> Errors:
-        """Return the errors of outputs that are no better than so many dB: what is beyond counts nothing."""
+        """Return errors raised in each sample to so many dB below the signal, so that less is no gain."""
         return Errors(np.maximum(self.errors, 10 ** (-decibels / 10) * self.signal), self.signal, self.count)
 
     def of_outputs(self, places: Sequence[int]) -> Errors:
-        """Return the errors of some of the outputs and views, as outputs."""
+        """Return the errors of some of the arrays, all as outputs."""
         return Errors(self.errors[:, places], self.signal[:, places], len(places))
 
     def largest(self, count: int) -> list[int]:
-        """Return the places of so many samples that hold the largest shares of the errors, in order."""
-        whole = self.errors[:, : self.count]
-        shares = np.divide(whole, whole.sum(0), out=np.zeros_like(whole), where=whole.sum(0) > 0).sum(1)
+        """Return the sorted indices of the ``count`` samples with the largest shares of the errors."""
+        errors = self.errors[:, : self.count]
+        shares = np.divide(errors, errors.sum(0), out=np.zeros_like(errors), where=errors.sum(0) > 0).sum(1)
         return sorted(np.argsort(-shares, kind="stable")[:count].tolist())
 
-    def of_samples(self, kept: AnyArray) -> Errors:
-        """Return the errors of some of the samples alone."""
-        return Errors(self.errors[kept], self.signal[kept], self.count)
+    def of_samples(self, rows: AnyArray) -> Errors:
+        """Return the errors of some of the samples; ``rows``: indices or a mask."""
+        return Errors(self.errors[rows], self.signal[rows], self.count)
 
     @property
     def relative(self) -> float:
-        """The error by the power over all samples, in the mean over outputs; may be infinite.
+        """The error relative to the signal over all samples, averaged over outputs; may be infinite.
 
-        A figure in one unit only of outputs that are logits, or of none that are.
+        Outputs should be all logits or none, else units are mixed.
         """
-        found, power = (part[:, : self.count].sum(0) for part in (self.errors, self.signal))
+        noise, power = (part[:, : self.count].sum(0) for part in (self.errors, self.signal))
         with np.errstate(all="ignore"):
-            shares = np.where(found == 0, 0.0, found / power)
+            shares = np.where(noise == 0, 0.0, noise / power)
         return float(shares.mean()) if shares.size else np.inf
 
     @property
     def decibels_error(self) -> float:
-        """The standard error in dB of this as a ratio (:func:`error_of_decibels`), 0 of one sample."""
+        """The standard error in dB of ``relative`` (:func:`error_of_decibels`), 0 for one sample."""
         rows = np.arange(len(self.errors))
         left_out = [self.of_samples(rows != row).relative for row in rows]
         return error_of_decibels(decibels(self.relative), list(map(decibels, left_out)))
@@ -111,11 +112,11 @@ class Errors:
 
 @dataclass(frozen=True)
 class Gain:
-    """By how many dB the outputs of a model are better, with the standard error over samples.
+    """The gain in dB of the outputs of a model over another, with its standard error over samples.
 
-    ``view``, ``view_error``: the same before the functions that outputs saturate, where there are any: of
-    probabilities, one sample may hold nearly all of the error. ``worst``: the least change of an output, in
-    dB, with its standard error.
+    ``view``, ``view_error``: the same for views, if there are any, such as the input of a Softmax: of
+    probabilities, one sample may have nearly all of the error. ``worst``, ``worst_error``: the least gain of
+    an output.
     """
 
     decibels: float
@@ -126,11 +127,11 @@ class Gain:
     worst_error: float
 
     def is_accepted(self, cost: float = WORTH, *, certainty: float = 1.0) -> bool:
-        """Return whether a gain is beyond its standard error and ``cost`` in dB, and no output regresses.
+        """Return whether a gain exceeds its standard error and ``cost`` in dB, and no output regresses.
 
-        Outputs or views have to show the gain, and neither may show a loss: of probabilities, a few samples
-        show neither. The one rule of all moves and of tuning. ``certainty``: standard errors that a gain has
-        to exceed.
+        Outputs or views have to show the gain, and neither may show a loss: probabilities of a few samples
+        show neither. All moves and tuning use this rule. ``certainty``: the number of standard errors that a
+        gain has to exceed.
         """
         pairs = (self.decibels, self.error), (self.view, self.view_error)
         shown = any(gained > max(certainty * error, cost) for gained, error in pairs)
@@ -139,12 +140,12 @@ class Gain:
 
     @property
     def is_harmless(self) -> bool:
-        """Whether outputs lose no more than chance would take."""
+        """Whether outputs lose no more than one standard error, and none regresses."""
         return self.decibels >= -self.error and not self.is_regression
 
     @property
     def is_regression(self) -> bool:
-        """Whether an output is worse by more than ``MAY_LOSE``, and by more than chance."""
+        """Whether an output is worse by more than ``MAY_LOSE`` and its standard error."""
         return self.worst < -max(MAY_LOSE, self.worst_error)
 
     def __str__(self) -> str:
@@ -154,23 +155,23 @@ class Gain:
 
     @property
     def shown(self) -> str:
-        """The gain in dB where it is beyond its standard error; empty for another, which is none."""
+        """The gain in words if it exceeds its standard error, else empty."""
         if self._is_of_views:
             return f"{self.view:+.1f} dB {_BEFORE}"
         return f"{self.decibels:+.1f} dB" if self.decibels > self.error else ""
 
     @property
     def _is_of_views(self) -> bool:
-        """Whether the outputs show no gain, and their views do."""
+        """Whether only the views show a gain."""
         return self.decibels <= self.error and self.view > self.view_error
 
 
 def gain(new: Errors, old: Errors) -> Gain:
-    """Return what a model gains over another on the same samples.
+    """Return the gain of a model over another on the same samples.
 
-    The gain is that of errors pooled over samples, in dB, in the mean over outputs. Standard errors are those
-    of the jackknife over samples (B. Efron, The Jackknife, the Bootstrap and Other Resampling Plans, 1982,
-    equation 3.2), infinite for one sample.
+    The gain in dB is that of errors pooled over samples, averaged over outputs. Standard errors are by the
+    jackknife over samples (B. Efron, The Jackknife, the Bootstrap and Other Resampling Plans, 1982, equation
+    3.2), infinite for one sample.
     """
     outputs = _gain_of(new, old, slice(new.count))
     has_views = new.signal.shape[1] > new.count
@@ -180,39 +181,39 @@ def gain(new: Errors, old: Errors) -> Gain:
 
 
 def changes(new: Errors, old: Errors) -> Float64Array:
-    """Return by how many dB each output became better; 0 if the float model makes zeros."""
+    """Return the gain in dB of each output; 0 if the float model gives zeros."""
     return np.nan_to_num(new.decibels - old.decibels)
 
 
 def _gain_of(new: Errors, old: Errors, arrays: slice) -> tuple[float, float]:
-    def _of(one: Errors, other: Errors) -> float:
-        signal = one.signal[:, arrays].sum(0)
-        pair = (_decibels(signal, found.errors[:, arrays].sum(0)) for found in (one, other))
-        made, before = pair
-        return _mean(made - before)
+    def _of(model: Errors, base: Errors) -> float:
+        signal = model.signal[:, arrays].sum(0)
+        pair = (_decibels(signal, errors.errors[:, arrays].sum(0)) for errors in (model, base))
+        new_decibels, old_decibels = pair
+        return _mean(new_decibels - old_decibels)
 
     return _of(new, old), jackknife([_of(*pair) for pair in _left_out(new, old)])
 
 
 def _left_out(new: Errors, old: Errors) -> list[tuple[Errors, Errors]]:
-    """Return both without each of the samples in turn."""
+    """Return both without each of the samples in turn; an empty list for one sample."""
     rows = np.arange(len(new.errors))
     return [(new.of_samples(rows != row), old.of_samples(rows != row)) for row in rows if len(rows) > 1]
 
 
 def jackknife(values: list[float]) -> float:
-    """Return the standard error of what is found without each of some samples in turn."""
+    """Return the standard error of a figure from its values without each sample in turn; inf for one."""
     if len(values) < 2:
         return float("inf")
     return float(np.sqrt((len(values) - 1) * np.var(values)))
 
 
 def error_of_decibels(value: float, left_out: Sequence[float]) -> float:
-    """Return the standard error of a ratio in dB by the :func:`jackknife`; 0 where none can be told.
+    """Return the standard error of a ratio in dB by the :func:`jackknife`; 0 if it is not known.
 
-    ``left_out``: the ratio without each sample in turn. Where few samples hold the error, as those that are
-    beyond the ranges of the others, it is large: nobody knows how many such samples there are elsewhere. One
-    that holds more than nine tenths counts as nine tenths, 10 dB: the rest may have no error at all.
+    ``left_out``: the ratio without each sample in turn. The error is large if few samples have most of the
+    error, such as those that exceed the ranges of the others: their share in other data is not known. A
+    sample with more than nine tenths of the error counts as nine tenths, 10 dB: the rest may have no error.
     """
     if len(left_out) < 2 or not np.isfinite(value):
         return 0.0
@@ -220,8 +221,8 @@ def error_of_decibels(value: float, left_out: Sequence[float]) -> float:
 
 
 def _worst(new: Errors, old: Errors) -> float:
-    found = changes(new, old)
-    return float(found.min()) if found.size else 0.0
+    gains = changes(new, old)
+    return float(gains.min()) if gains.size else 0.0
 
 
 def _decibels(signal: Float64Array, errors: Float64Array) -> Float64Array:

@@ -1,6 +1,6 @@
-"""The SQNR that a summary tells of samples, and its error: other data are within two of it as a rule.
+"""Estimate the SQNR on other data from few samples, with an error of which two usually cover other data.
 
-Few samples say little of their own scatter: where one of a hundred has most of the error, eight are alike.
+Few samples say little of their own scatter: if one of a hundred has most of the error, eight look alike.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.22
 """Quantiles at 97.5 % of Student's distribution, from 1 degree of freedom on (Biometrika 6, 1908)."""
 
 _LEAST = 1e-3
-"""Of the largest error of a sample, what counts as the least: its logarithm has no scale else."""
+"""Least error of a sample as a share of the largest one, so that its logarithm is bounded."""
 
 _PER_NEPER = 10 / np.log(10)
 
 
 def figure_of(errors: Errors, folds: Sequence[int]) -> tuple[float, float]:
-    """Return the error of outputs by their power as it is expected on other data, and its error in dB.
+    """Return the relative squared error of outputs expected on other data, and the error of that in dB.
 
-    ``folds``: the fold of each sample. Two variances add: what samples show, by the jackknife, and what they
-    do not, by the log-normal distribution that is as wide. Folds, whose samples run through one model each,
-    count instead where they differ more. Student's distribution says what such an estimate is worth: tails
-    as heavy as those of errors, of a kurtosis near 5, make it as uncertain as that of half as many normal
-    values; of few samples it has two degrees of freedom, if they let it. The logarithm of a mean of few is
-    less than that of all by half its variance, which is added. The error is 0 of one sample.
+    ``folds``: the fold of each sample. Two variances are added: that which the samples show, by the
+    jackknife, and that which they do not show, by a log-normal distribution of the same width. The jackknife
+    over folds, whose samples share a model, is used instead if it is larger. Student's distribution accounts
+    for the few samples: with tails as heavy as those of errors, of a kurtosis near 5, the estimate is as
+    uncertain as that of half as many normal values; few samples have two degrees of freedom, if there are
+    three. The logarithm of a mean of few values is less than that of all by half its variance, which is
+    added. The error is 0 for one sample.
     """
     rows, groups = np.arange(len(errors.errors)), np.asarray(folds)
     if len(rows) < 2 or not 0 < errors.relative < np.inf:
@@ -49,10 +50,10 @@ def _jackknife(errors: Errors, groups: np.ndarray) -> float:
 
 
 def _of_mean(errors: Errors) -> float:
-    """Return the variance of the logarithm of the mean error, if samples' errors are log-normal; 1 at most.
+    """Return the variance of the logarithm of the mean error, for log-normal errors of samples; 1 at most.
 
-    So it is where one of the samples has all of the error (J. Aitchison and J. A. C. Brown, The Lognormal
-    Distribution, 1957, chapter 2).
+    It is 1 if one sample has all of the error (J. Aitchison and J. A. C. Brown, The Lognormal Distribution,
+    1957, chapter 2).
     """
     with np.errstate(all="ignore"):
         shares = np.nan_to_num(errors.errors / errors.signal.sum(0))[:, : errors.count].mean(1)

@@ -1,8 +1,8 @@
-"""The judge of quantized models: samples, what the float model makes of them, and errors of other models.
+"""The judge: measures errors of quantized models against the float model on samples.
 
-Samples are the first of the data, at most ``MOST_SAMPLES``. They form two folds in turn, as calibration keeps
-statistics of: a model with ranges from one fold is judged on the other, so that no sample judges ranges that
-it has given (two-fold cross-validation).
+Samples are the first of the data, at most ``MOST_SAMPLES``. They alternate between two folds, of which
+calibration keeps statistics: a model with ranges from one fold is judged on the other, so that no sample
+judges ranges that it has given (two-fold cross-validation).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from transforms.runtime.session import RunOptions
 
 
 class Judge:
-    """Runs models on samples that the float model was run on.
+    """Runs models on samples and compares their outputs with those of the float model.
 
-    ``reference``: the runs of the float model; ``count``: how many of the feeds models are judged on.
+    ``reference``: the runs of the float model. ``count``: the number of feeds that judge.
     """
 
     def __init__(
@@ -44,14 +44,13 @@ class Judge:
         known: KnownNames | None = None,
         stays: bool = False,
     ) -> None:
-        """Take a float model and feeds; nothing is run yet, and the graph may be changed afterwards.
+        """Take a float model and feeds, without running the model.
 
-        Unless it ``stays`` as it is: no copy is made then.
-
-        ``most``: of the feeds, None for all, as a metric of the user's needs them. ``run``: as users open
-        models by default; with ``simulate``, models compute as they say, and not as kernels of the runtime
-        here do, which may round inputs of products to 8 bits. ``known``: names of the tensors by which
-        outputs can be compared whose rows numbers choose; without it, all.
+        ``most``: of the feeds, None for all, as a user's metric needs them. ``run``: by default as users open
+        models; with ``simulate``, models compute as written, and not as kernels of the runtime here, which
+        may round inputs of products to 8 bits. ``known``: returns the names of tensors that all compared
+        models have, for outputs whose rows depend on values; by default all tensors. ``stays``: the caller
+        does not change the graph afterwards, so that no copy is made.
         """
         self.reference = Reference(graph, feeds[:most], run, known=known, stays=stays)
         self.count = len(self.reference.feeds)
@@ -59,14 +58,14 @@ class Judge:
         self._signal: dict[int, Float64Array] = {}
 
     def rewritten(self, graph: gs.Graph) -> Judge:
-        """Return the judge of another form of the float model, on the same samples."""
+        """Return a judge of a rewritten float model, on the same samples."""
         if self.reference.is_of(graph):
             same = copy(self)
             same.reference = self.reference.in_form(graph)
             return same
-        found = Judge(graph, self.reference.feeds, self.run, most=None, known=self.reference.known)
-        found.count = self.count
-        return found
+        judge = Judge(graph, self.reference.feeds, self.run, most=None, known=self.reference.known)
+        judge.count = self.count
+        return judge
 
     @property
     def can_judge(self) -> bool:
@@ -75,20 +74,20 @@ class Judge:
 
     @property
     def shown(self) -> list[str]:
-        """The names of the tensors that are compared; those that are not outputs have to be made outputs."""
+        """The names of the tensors that are compared; a model has to have all of them as outputs."""
         return self.reference.shown
 
     def errors(self, run_of_fold: Callable[[int], Run], places: Sequence[int] | None = None) -> Errors:
-        """Return the errors over all samples, or some: those of a fold by what is made for that fold."""
+        """Return the errors over all samples, or some; ``run_of_fold``: returns what runs those of a fold."""
         samples = self._samples() if places is None else self.reference.samples(max(places, default=0) + 1)
         places = range(len(samples)) if places is None else places
-        taken = [samples[place] for place in places]
-        runs = {fold: run_of_fold(fold) for fold in dict.fromkeys(sample.fold for sample in taken)}
+        chosen = [samples[place] for place in places]
+        runs = {fold: run_of_fold(fold) for fold in dict.fromkeys(sample.fold for sample in chosen)}
 
         def _of(sample: Sample) -> Float64Array:
             return self._energies(runs[sample.fold], sample)
 
-        return self._made(samples, places, list(run_each(_of, taken, self.run)))
+        return self._with_signal(samples, places, list(run_each(_of, chosen, self.run)))
 
     def errors_of(
         self,
@@ -98,10 +97,10 @@ class Judge:
         see: Callable[[Feed, Feed], None] | None = None,
         places: Sequence[int] | None = None,
     ) -> Errors:
-        """Return the errors of a quantized model, which may not be used afterwards.
+        """Return the errors of a quantized model; the graph may not be used afterwards.
 
-        ``shifts``: by how much tensors are less than in the float model. ``steps``: returns
-        what runs a model in steps. ``see``: told what is made of each feed. ``places``: of the samples,
+        ``shifts``: the amounts by which tensors are less than in the float model. ``steps``: wraps a run so
+        that it is in steps. ``see``: called with each feed and its outputs. ``places``: of the samples,
         instead of all.
         """
         self._samples()  # closes the float model: large weights are in memory once
@@ -115,25 +114,26 @@ class Judge:
         steps: Callable[[Run], Run] | None = None,
         see: Callable[[Feed, Feed], None] | None = None,
     ) -> Errors:
-        """Return the errors over all samples, of each by the model that is made for its fold.
+        """Return the errors over all samples, each by the model for its fold.
 
         ``folds``: the fold of each sample. ``model_of``: returns the quantized model for a fold, which may
-        not be used afterwards, with its shifts; one is open at a time. ``shifts``, ``steps``, ``see``: as of
+        not be used afterwards, with its shifts; one is open at a time. ``steps``, ``see``: as of
         :meth:`errors_of`.
         """
-        samples, found = self._samples(), dict[int, Float64Array]()
+        samples, by_place = self._samples(), dict[int, Float64Array]()
         for fold in sorted(set(folds)):
             run = _seen(self.opened(*model_of(fold)), steps, see)
             places = [place for place, other in enumerate(folds) if other == fold]
             errors = run_each(partial(self._energies, run), [samples[place] for place in places], self.run)
-            found |= zip(places, errors, strict=True)
+            by_place |= zip(places, errors, strict=True)
         every = range(len(samples))
-        return self._made(samples, every, [found[place] for place in every])
+        return self._with_signal(samples, every, [by_place[place] for place in every])
 
     def opened(self, graph: gs.Graph, shifts: Mapping[str, float] | None = None) -> Run:
-        """Return what runs a quantized model, which may not be used afterwards; it makes what is compared.
+        """Open a quantized model, whose graph may not be used afterwards, and return its run.
 
-        Inputs and outputs of other forms than those of the float model are fed and compared as its numbers.
+        The run returns the compared tensors. Inputs and outputs in other forms than those of the float model
+        are converted.
         """
         self.reference.show(graph)
         options = self.reference.options
@@ -143,21 +143,24 @@ class Judge:
         back = {name: np.float32(shift) for name, shift in (shifts or {}).items() if name in shown}
 
         def _run(feed: Feed) -> Feed:
-            made = model.run(feed)
-            return {**made, **{name: made[name] + shift for name, shift in back.items() if name in made}}
+            computed = model.run(feed)
+            return {
+                **computed,
+                **{name: computed[name] + shift for name, shift in back.items() if name in computed},
+            }
 
         view = features.view_of(graph)
         return _run if view is None else view.in_float(_run)
 
     def _energies(self, run: Run, sample: Sample) -> Float64Array:
         groups = self.reference.groups
-        expected, made = (split(outputs, groups) for outputs in (sample.expected, run(sample.feed)))
-        return energies(expected, made, self.reference.logits)
+        expected, quantized = (split(outputs, groups) for outputs in (sample.expected, run(sample.feed)))
+        return energies(expected, quantized, self.reference.logits)
 
     def _samples(self) -> list[Sample]:
         return self.reference.samples(self.count)
 
-    def _made(
+    def _with_signal(
         self, samples: Sequence[Sample], places: Sequence[int], errors: Sequence[Float64Array]
     ) -> Errors:
         for place in places:
@@ -169,13 +172,13 @@ class Judge:
 
 
 def _seen(run: Run, steps: Callable[[Run], Run] | None, see: Callable[[Feed, Feed], None] | None) -> Run:
-    """Return what runs a model in steps, if there are any, and shows what it makes of each feed."""
+    """Return the run, in steps if there are any, that calls ``see`` with each feed and its outputs."""
     run = steps(run) if steps else run
 
     def _run(feed: Feed) -> Feed:
-        made = run(feed)
+        outputs = run(feed)
         if see is not None:
-            see(feed, made)
-        return made
+            see(feed, outputs)
+        return outputs
 
     return _run

@@ -1,4 +1,4 @@
-"""Outputs of another shape than those of the float model: in how many samples, and what is said of it."""
+"""Outputs of another shape than those of the float model: in how many samples, and in words."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from transforms.graph.some_names import counted, some_names
 
 @dataclass(frozen=True)
 class OtherShapes:
-    """In how many of some ``samples`` outputs had another shape than those of the float model, by name.
+    """By output, in how many of ``samples`` it has another shape than in the float model.
 
-    ``judged``: by the name of an output that is not compared itself, what of it is compared.
+    ``judged``: the tensors that are compared in place of an output, by its name.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -21,19 +21,19 @@ class OtherShapes:
 
     @property
     def compared(self) -> str:
-        """What is compared, in words: empty for outputs themselves."""
+        """The tensors that are compared in place of outputs, in words; empty if there are none."""
         sources = list(dict.fromkeys(name for names in self.judged.values() for name in names))
         return f" of {some_names(sources)} before {some_names([*self.judged])}" if sources else ""
 
     def __str__(self) -> str:
-        """The samples in words, empty where all shapes are the same."""
-        said = [
+        """Return the counts in words, empty if all shapes are the same."""
+        counts = [
             f"'{name}' has another shape in {count} of {counted(self.samples, 'sample')}"
             for name, count in self.counts.items()
             if count
         ]
-        return ", ".join(said)
+        return ", ".join(counts)
 
 
 SAME_SHAPES = OtherShapes()
-"""Outputs that are compared themselves and have the same shapes."""
+"""No other shapes: all outputs are compared themselves and have the same shapes."""

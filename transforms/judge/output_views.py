@@ -1,9 +1,9 @@
-"""What of a model is compared: its outputs, and what they are made of where they say little themselves.
+"""Choose views: tensors before the outputs that are compared, too, because the outputs say little of errors.
 
-Probabilities of a few samples say little: most of them are near 0 or 1 whatever is done to the model, and one
-sample that is not decides. The numbers before the Softmax or Sigmoid differ on every sample. Nor does an
-output of one number for a sample, as a grade: its error is near zero by chance on some samples and large on
-others. The many numbers that it is the sum of have errors of the same origin.
+Probabilities of a few samples say little: most are near 0 or 1 whatever is done to the model, and the sample
+that is not decides. The input of the Softmax or Sigmoid differs on every sample. An output of one number for
+a sample says little, too: its error is near zero by chance on some samples and large on others. The many
+numbers that it is a sum of have errors of the same origin.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _MOVES = frozenset(
 
 
 def views_of(graph: gs.Graph) -> dict[str, str]:
-    """Return names of tensors that may tell more than the outputs of the model do.
+    """Return the names of views, each with the name of its output if that has few numbers, else empty.
 
-    Those that an output saturates, each with an empty name, and the nearest of at least ``FEW_NUMBERS``
-    numbers before an output that has fewer, with its name: for all that shapes tell, it may have more. An
-    input of the model is none of them: nothing in the model changes it.
+    Views are inputs of functions that saturate an output, and the nearest tensors of at least ``FEW_NUMBERS``
+    numbers before an output with fewer; the output may have more than its shape says. Inputs of the model
+    are not views: nothing in the model changes them.
     """
-    found = [tensor for output in graph.outputs for tensor in _sources(output, set()) if _is_view(tensor)]
-    views = {str(tensor.name): "" for tensor in found}
+    saturated = [tensor for output in graph.outputs for tensor in _sources(output, set()) if _is_view(tensor)]
+    views = {str(tensor.name): "" for tensor in saturated}
     for output in graph.outputs:
         if dtypes.is_type(output, dtypes.FLOAT) and _numbers(output, unknown=1) < FEW_NUMBERS:
             for tensor in [*_before_few(output, set())][:MOST_VIEWS]:
@@ -44,9 +44,9 @@ def _is_view(tensor: gs.Tensor) -> bool:
 
 
 def _numbers(tensor: gs.Tensor, unknown: float = math.inf) -> float:
-    """Return how many numbers of a sample a tensor has: 0 if its rank is not known.
+    """Return the number of elements of a tensor in a sample: 0 if its rank is not known.
 
-    ``unknown``: a length that no shape tells; the first is that of a batch then.
+    ``unknown``: stands for an unknown length; an unknown first length is a batch of 1.
     """
     first, *rest = tensor.shape or (0,)
     batch = first if isinstance(first, int) else 1
@@ -54,46 +54,46 @@ def _numbers(tensor: gs.Tensor, unknown: float = math.inf) -> float:
 
 
 def _summed(node: gs.Node) -> int:
-    """Return how many numbers of its input a layer with a stored weight adds up; 1 for other nodes."""
+    """Return the number of terms in each sum of a layer with a stored weight; 1 for other nodes."""
     if not dot_products.is_dot_product(node) or not isinstance(node.inputs[1], gs.Constant):
         return 1
     shape = node.inputs[1].shape
     return int(shape[dot_products.sum_axis(node, 1, len(shape))]) if len(shape) > 1 else 1
 
 
-def _before_few(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:
-    """Yield the nearest tensors of many numbers that a tensor of few is made of."""
+def _before_few(tensor: gs.Tensor, visited: set[int]) -> Iterator[gs.Tensor]:
+    """Yield the nearest tensors of many numbers before a tensor of few."""
     pending = [(tensor, True)]
     while pending:
-        one, is_few = pending.pop()
-        node = walk.producer(one)
+        current, is_few = pending.pop()
+        node = walk.producer(current)
         if not is_few:
-            yield one
-        elif node is not None and id(node) not in seen:
-            seen.add(id(node))
+            yield current
+        elif node is not None and id(node) not in visited:
+            visited.add(id(node))
             sources = reversed(list(filter(_is_view, node.inputs)))
             pending += [(source, max(_numbers(source), _summed(node)) < FEW_NUMBERS) for source in sources]
 
 
 def show(graph: gs.Graph, names: Collection[str]) -> list[str]:
-    """Make tensors of these names outputs of a graph, in place, after its own; return those that it makes.
+    """Append tensors of these names to the outputs of a graph, in place; return the names that it has.
 
-    What a Relu makes is not there where a quantization has taken the Relu up.
+    The output of a Relu is missing if the Relu was folded into a quantization.
     """
-    known = {tensor.name for tensor in graph.outputs}
-    made = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
-    shown = [name for name in names if name in made]
-    graph.outputs += [made[name] for name in shown if name not in known]
+    outputs = {tensor.name for tensor in graph.outputs}
+    tensors = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
+    shown = [name for name in names if name in tensors]
+    graph.outputs += [tensors[name] for name in shown if name not in outputs]
     return shown
 
 
-def _sources(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:
+def _sources(tensor: gs.Tensor, visited: set[int]) -> Iterator[gs.Tensor]:
     pending = [tensor]
     while pending:
         node = walk.producer(pending.pop())
-        if node is None or id(node) in seen:
+        if node is None or id(node) in visited:
             continue
-        seen.add(id(node))
+        visited.add(id(node))
         if node.op in _SATURATING:
             yield node.inputs[0]
         elif (exponents := before_softmax(node)) is not None:
@@ -103,7 +103,7 @@ def _sources(tensor: gs.Tensor, seen: set[int]) -> Iterator[gs.Tensor]:
 
 
 def before_softmax(node: gs.Node) -> gs.Tensor | None:
-    """Return what a Softmax is made of, also of one that is written as exp(x - max) / sum; None of others."""
+    """Return the input of a Softmax, or of one written as exp(x - max) / sum; None for other nodes."""
     if node.op == "Softmax":
         return node.inputs[0]
     exponential = walk.producer(node.inputs[0]) if node.op == "Div" else None

@@ -1,22 +1,22 @@
-"""What each sample is for: the one module that says which samples judge, check, search, rank and tune.
+"""What each sample is for: the only module that says which samples judge, check, search, rank and tune.
 
-Samples are told by their places in the data. Ranges are measured on all of them, but for those that a goal is
-judged on apart. Folds are those of calibration (:func:`transforms.calibrate.calibration.half_of`).
+Samples are given by their places in the data. Ranges are measured on all of them except those held out for a
+target. Folds are those of calibration (:func:`transforms.calibrate.calibration.half_of`).
 
 ==================== ==========================================================================
 ``judging``          candidates of moves: the first, without those that check
-``checking``         samples that no choice is made by: the last of the first, of few none
-``summarizing``      what a summary says of the outputs: the last of the first, held out in folds
-``fitting``          weights that are rounded by outputs of layers: all but those that check
-``goal_judging``     whether a goal is met: every fourth, of few samples every third or second, as for a gate;
-                     the first of all in folds, where samples give ranges and nothing else
-``searching``        tensors in float, finer layers for a goal, masks: the first
-``searching_evenly`` the same where all samples are read anyway
-``ranking``          layers by the error of each: as many as come to a number of runs
+``checking``         samples that decide nothing: the last of the first, of few none
+``summarizing``      the error in the summary: the last of the first, held out in folds
+``fitting``          weights fitted to outputs of layers: all but those that check
+``goal_judging``     whether a target is met: every fourth, of few samples every third or second, as for a
+                     gate; the first of all in folds, if samples give ranges and nothing else
+``searching``        tensors in float, finer layers for a target, masks: the first
+``searching_evenly`` the same if all samples are read anyway
+``ranking``          layers by the error of each: as many as a number of runs allows
 ``ranking_formats``  layers by the errors of each in several formats
 ``ranking_layers``   layers that may stay float: every second
-``judging_layers``   those that are kept: the others
-``comparing``        layers of a model beside each other, to tell where its loss begins
+``judging_layers``   layers that stay float: the others
+``comparing``        layers of two models, to locate the loss
 ``is_held_out``      whether a sample judges tuned weights of layers: every n-th
 ``tuning_judged``    tuned models: samples that are held out, and some of the others
 ==================== ==========================================================================
@@ -45,7 +45,7 @@ from transforms.run.feeds import spread
 T = TypeVar("T")
 
 FIRST = MOST_SAMPLES + FEW_SAMPLES
-"""Samples, from the first on, among which are all that judge candidates and all that check."""
+"""Number of first samples that include all that judge candidates and all that check."""
 
 
 def taken(samples: Iterable[T], places: Collection[int]) -> list[T]:
@@ -55,10 +55,10 @@ def taken(samples: Iterable[T], places: Collection[int]) -> list[T]:
 
 
 def checking(count: int, *, texts: bool = False) -> range:
-    """Return the places of the samples that no choice is made by, of ``count``; none of few.
+    """Return the places of the samples that decide nothing, of ``count``; none of few.
 
     They are the last of the first samples: those before them judge candidates. ``texts``: each sample has
-    many rows, as those of language models do, so that one tells enough.
+    many rows, as those of language models do, so that one is enough.
     """
     first = min(count, FIRST)
     if texts:
@@ -69,10 +69,10 @@ def checking(count: int, *, texts: bool = False) -> range:
 
 
 def summarizing(count: int, *, texts: bool = False) -> range:
-    """Return the places of the samples that a summary tells of: of many those after all that judge.
+    """Return the places of the samples for the error in a summary: of many, those after all that judge.
 
-    Those of one fold (:func:`transforms.calibrate.calibration.fold_of`) are run through a model with ranges
-    of the other folds, so that none has given the ranges that it is rounded with.
+    Those of one fold (:func:`transforms.calibrate.calibration.fold_of`) run through a model with ranges of
+    the other folds, so that no sample has given the ranges that it is rounded with.
     """
     most = FEW_SAMPLES if texts else ENOUGH
     last = min(count, MOST_SAMPLES + most)
@@ -85,27 +85,27 @@ def judging(count: int, *, texts: bool = False) -> range:
 
 
 def fitting(count: int, *, texts: bool = False) -> list[int]:
-    """Return the places of the samples that fit weights: evenly spread over all that may decide."""
+    """Return the places of the samples that fit weights: evenly spaced among all that may decide."""
     checked = checking(count, texts=texts)
     return spread([place for place in range(count) if place not in checked], 2 * MOST_SAMPLES)
 
 
 def goal_judging(count: int, every: int = GOAL_EVERY, most: int = MOST_SAMPLES) -> list[int]:
-    """Return the places of the samples that a goal is judged on, ``most`` at most; none of few.
+    """Return the places of the samples that judge a target, ``most`` at most; none of few.
 
-    The others of the last of each ``goal_period`` are not used at all.
+    They are the last of each ``goal_period``; beyond ``most``, these are not used at all.
     """
     period = goal_period(count, every)
     return list(range(period - 1, count, period))[:most] if period else []
 
 
 def goal_period(count: int, every: int = GOAL_EVERY) -> int:
-    """Return of how many samples the last is held out for a goal; 0 if none is.
+    """Return the period of samples whose last one is held out for a target; 0 if none is held out.
 
-    One of ``every`` so many, if these are ``FEW_SAMPLES``: fewer tell little of others. Of fewer samples more
-    are held out, but every second at most: the rest measures ranges and searches, and needs as many. One
-    sample that judges would have no standard error, so that all samples do both where every second is fewer
-    than ``FEWEST``.
+    It is ``every`` if that gives ``FEW_SAMPLES`` to judge: fewer say little of other data. Of fewer samples a
+    larger share is held out, but every second at most: the others measure ranges and search, which needs as
+    many. A single judging sample has no standard error: if every second are fewer than ``FEWEST``, none is
+    held out, and all samples do both.
     """
     if count < 2 * FEWEST:
         return 0
@@ -113,7 +113,7 @@ def goal_period(count: int, every: int = GOAL_EVERY) -> int:
 
 
 def given_for_goal(judging: int, every: int = GOAL_EVERY, most: int = MOST_SAMPLES) -> int | None:
-    """Return of how many samples so many judge a goal; None if that are more than ever do."""
+    """Return the number of samples of which ``judging`` judge a target; None if never so many do."""
     if judging > most:
         return None
     return next(
@@ -124,38 +124,38 @@ def given_for_goal(judging: int, every: int = GOAL_EVERY, most: int = MOST_SAMPL
 
 
 def searching(count: int) -> range:
-    """Return the places of the samples that a search reads, the first; others decide what it finds."""
+    """Return the places of the samples that a search runs, the first; others decide about its result."""
     return range(min(count, SEARCHED_ON))
 
 
 def searching_evenly(count: int) -> list[int]:
-    """Return the places of as many samples, evenly spread over all, for a search that has all of them."""
+    """Return as many places, evenly spaced among all, for a search that reads all samples."""
     return spread(range(count), SEARCHED_ON)
 
 
 def ranking(count: int, runs: int, parts: int, most: int = SEARCHED_ON) -> list[int]:
-    """Return the places of the samples that rank so many parts in so many runs, one at least."""
+    """Return the places of the samples that rank ``parts`` layers within ``runs`` runs, one at least."""
     return spread(range(count), max(1, min(most, runs // parts)))
 
 
 def ranking_formats(count: int, runs: int, parts: int) -> list[int]:
-    """Return the same of parts in several formats, with the last sample, which may be unlike the first."""
+    """Return the places of samples that rank layers in several formats, the first and the last included."""
     places = np.linspace(0, count - 1, min(max(runs // parts, 1), count))
     return [int(place) for place in places]
 
 
 def ranking_layers(count: int) -> range:
-    """Return the places of the samples that rank layers which may stay float, of those that judge."""
+    """Return the places of the samples that rank layers which may stay float."""
     return range(0, count, 2)
 
 
 def judging_layers(count: int) -> range:
-    """Return the places of the samples that judge what these found: the others."""
+    """Return the places of the samples that judge layers which may stay float: those that do not rank."""
     return range(1, count, 2)
 
 
 def comparing(count: int) -> list[int]:
-    """Return the places of the samples on which layers are put back to float together, evenly spread."""
+    """Return the places of the samples on which groups of layers are put back to float, evenly spaced."""
     return spread(range(count), ENOUGH)
 
 
@@ -166,16 +166,16 @@ def is_held_out(place: int, count: int, every: int) -> bool:
 
 
 def fitted_every(count: int) -> int:
-    """Return of how many samples one is held out where weights are fitted: of two, of few samples of more."""
+    """Return the period of held-out samples in fitting weights: 2, for few samples ``SPARED``."""
     return 2 if count >= SPARED * FEWEST else SPARED
 
 
 def tuning_judged(count: int, every: int) -> tuple[list[int], list[int]]:
     """Return the places of the samples that tuned models run on, and of those among them held out.
 
-    Some of the others show the scatter of errors, where few are held out.
+    If few are held out, some of the others are added to show the scatter of errors.
     """
     held = [place for place in range(count) if is_held_out(place, count, every)]
-    others = sorted(set(range(count)) - set(held))
+    remaining = sorted(set(range(count)) - set(held))
     held = spread(held, MOST_SAMPLES)
-    return sorted(held + spread(others, max(0, ENOUGH - len(held)))), held
+    return sorted(held + spread(remaining, max(0, ENOUGH - len(held)))), held

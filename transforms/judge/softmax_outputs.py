@@ -1,7 +1,7 @@
-"""Outputs that end in a Softmax, compared as what is before it.
+"""Compare outputs that end in a Softmax before the Softmax.
 
-Most probabilities are near 0 or 1 whatever is done to a model: of a few samples without a doubtful one, their
-error says nothing of others, where one sample may hold a thousand times as much.
+Most probabilities are near 0 or 1 whatever is done to a model: their error on a few clear samples says
+nothing of other data, where one doubtful sample may have a thousand times as much.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _BEFORE = "_before_softmax"
 
 
 def softmax_outputs(graph: gs.Graph) -> dict[str, gs.Tensor]:
-    """Return what is before the Softmax of each output that ends in one, by the name of the output.
+    """Return the input of the Softmax of each output that ends in one, by the name of the output.
 
-    Between both, numbers are moved or rounded at most.
+    Between the Softmax and the output, numbers are only moved or rounded.
     """
     outputs = (output for output in graph.outputs if dtypes.is_type(output, dtypes.FLOAT))
-    found = {str(output.name): _before(output) for output in outputs}
-    return {name: tensor for name, tensor in found.items() if tensor is not None}
+    tensors = {str(output.name): _before(output) for output in outputs}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
-def in_both(one: gs.Graph, other: gs.Graph) -> list[str]:
+def in_both(first: gs.Graph, other: gs.Graph) -> list[str]:
     """Return the names of the outputs that end in a Softmax in both of two models."""
-    others = softmax_outputs(other)
-    return [name for name in softmax_outputs(one) if name in others]
+    names = softmax_outputs(other)
+    return [name for name in softmax_outputs(first) if name in names]
 
 
 def show_before_softmax(graph: gs.Graph, names: Collection[str], *, alone: bool = False) -> list[str]:
-    """Make what is before the Softmax of some outputs an output of a graph, in place; return the new names.
+    """Make the Softmax inputs of some outputs new outputs of a graph, in place; return the new names.
 
-    The new ones come last; ``alone``: in the places of the probabilities, which are outputs no more.
+    New outputs come last; with ``alone``, they replace the probabilities in their places.
     """
     tensors = softmax_outputs(graph)
     shown = {name: _named(graph, name + _BEFORE, tensors[name]) for name in names}
@@ -51,11 +51,11 @@ def show_before_softmax(graph: gs.Graph, names: Collection[str], *, alone: bool 
     return [str(tensor.name) for tensor in shown.values()]
 
 
-def in_shape(made: Feed, expected: Feed) -> Feed:
-    """Return what a model makes, what is before a Softmax in the shapes expected: later opsets flatten it."""
+def in_shape(outputs: Feed, expected: Feed) -> Feed:
+    """Return outputs with Softmax inputs reshaped to the expected shapes, which differ between opsets."""
     shapes = {name: array.shape for name, array in expected.items() if name.endswith(_BEFORE)}
-    alike = {name: shape for name, shape in shapes.items() if made[name].size == expected[name].size}
-    return {**made, **{name: made[name].reshape(shape) for name, shape in alike.items()}}
+    alike = {name: shape for name, shape in shapes.items() if outputs[name].size == expected[name].size}
+    return {**outputs, **{name: outputs[name].reshape(shape) for name, shape in alike.items()}}
 
 
 def _before(output: gs.Tensor) -> gs.Tensor | None:
@@ -69,7 +69,7 @@ def _before(output: gs.Tensor) -> gs.Tensor | None:
 
 
 def _makers(tensor: gs.Tensor) -> Iterator[gs.Node]:
-    """Yield the node that makes a tensor, and those before it, by their first inputs."""
+    """Yield the producer of a tensor, and the producers before it, along first inputs."""
     node = walk.producer(tensor)
     while node is not None:
         yield node
@@ -77,7 +77,7 @@ def _makers(tensor: gs.Tensor) -> Iterator[gs.Node]:
 
 
 def _named(graph: gs.Graph, name: str, tensor: gs.Tensor) -> gs.Tensor:
-    """Add a tensor of a name that is the same as another one; that may be an output already."""
+    """Add a copy of a tensor under a name, since the tensor itself may be an output already."""
     copy = gs.Variable(name, dtype=tensor.dtype, shape=tensor.shape)
     graph.nodes.append(gs.Node("Identity", name, inputs=[tensor], outputs=[copy]))
     return copy

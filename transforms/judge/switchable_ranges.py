@@ -1,4 +1,4 @@
-"""A model whose scales, zero points and rounded weights are inputs: one session compares many settings."""
+"""Write a plan with scales, zero points and rounded weights as inputs, to compare settings in one session."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from transforms.plan.quantization_plan import QuantizationPlan
 
 @dataclass(frozen=True)
 class RangeSite:
-    """Nodes that put a computed tensor on a grid: the names of the inputs for its scale and zero point.
+    """A quantization of a computed tensor: the names of the inputs for its scale and zero point.
 
     These names are empty for a format without ranges. ``members``: the tensors that share the scale.
-    ``group``: the name of the first. ``tensor``: the name of the one that is put there; ``is_operand``:
+    ``group``: the name of the first member. ``tensor``: the name of the quantized tensor. ``is_operand``:
     whether a dot product reads it.
     """
 
@@ -42,9 +42,9 @@ class RangeSite:
 
 @dataclass(frozen=True)
 class UseSite:
-    """A use of a computed tensor that may be left in float: the name of the input that does so.
+    """A use of a computed tensor, and the name of the input that switches it to float.
 
-    ``tensor``: its name; ``consumer``: the number of the node, in the order of ``walk.nodes``, None of an
+    ``tensor``: its name. ``consumer``: the index of the consumer, in the order of ``walk.nodes``; None for an
     output of the model.
     """
 
@@ -55,11 +55,11 @@ class UseSite:
 
 @dataclass(frozen=True)
 class WeightSite:
-    """A constant that is fed as it is read: the name of the input, and one of its uses.
+    """A constant replaced by an input for its dequantized values: the name of the input, and one of its uses.
 
-    ``stored``: its numbers, or how they are computed. ``use``: the number of a node, in the order of
-    ``walk.nodes``, and which input of it. ``tensor``: the name of the constant; ``is_operand``: whether a dot
-    product reads it; ``bits``: of its format.
+    ``stored``: its values, or how they are computed. ``use``: the index of a consumer, in the order of
+    ``walk.nodes``, and of its input. ``tensor``: the name of the constant. ``is_operand``: whether a dot
+    product reads it. ``bits``: of its format.
     """
 
     input: str
@@ -71,13 +71,13 @@ class WeightSite:
 
     @property
     def values(self) -> AnyArray:
-        """The float numbers; those that are computed take memory as long as they are used."""
+        """The values in float32; computed ones take memory only while they are used."""
         return np.asarray(load_values(self.stored), np.float32)
 
 
 @dataclass(frozen=True)
 class BiasSite:
-    """A bias that is fed: the name of the input, the numbers, and the number of the node that reads it."""
+    """A bias replaced by an input: the name of the input, the values, and the index of the consumer."""
 
     input: str
     values: AnyArray
@@ -86,7 +86,7 @@ class BiasSite:
 
 @dataclass(frozen=True)
 class SwitchableRanges:
-    """A graph with inputs for all that a setting decides."""
+    """A graph with inputs for everything that candidates change, and the list of these inputs."""
 
     graph: gs.Graph
     ranges: Sequence[RangeSite]
@@ -98,14 +98,14 @@ class SwitchableRanges:
 def switchable_ranges(plan: QuantizationPlan) -> SwitchableRanges:
     """Write a plan into its graph with inputs in place of scales, zero points and rounded constants.
 
-    Biases stay float: they are as fine as the sums that they are added to. One more input, a boolean, for
-    each use of a computed tensor of the main graph leaves it in float.
+    Biases stay float, since their grid is as fine as the sums that they are added to. Each use of a computed
+    tensor of the main graph gets one more input, a boolean, that leaves it in float.
     """
     return _Writer(plan).write()
 
 
 class _Writer:
-    """One plan on its way into a graph."""
+    """Writes one plan into its graph."""
 
     def __init__(self, plan: QuantizationPlan) -> None:
         self._plan, self._graph = plan, plan.graph
@@ -118,49 +118,49 @@ class _Writer:
         self._numbers = {id(node): number for number, node in enumerate(walk.nodes(plan.graph))}
 
     def write(self) -> SwitchableRanges:
-        """Write everything."""
+        """Write all quantizations of the plan."""
         by_tensor: dict[int, list[QuantSite]] = {}
         for site in self._plan.quantizations:
             by_tensor.setdefault(id(site.tensor), []).append(site)
         groups = {id(site.tensor): self._plan.group(site.tensor) for site in self._plan.quantizations}
-        for together in by_tensor.values():
-            if isinstance(together[0].tensor, gs.Constant):
-                for site in together:
+        for sites in by_tensor.values():
+            if isinstance(sites[0].tensor, gs.Constant):
+                for site in sites:
                     self._feed(site)
             else:
-                self._write(together, groups[id(together[0].tensor)])
+                self._write(sites, groups[id(sites[0].tensor)])
         self._insertions.place(self._graph)
         import_domains(self._graph, self._writer.domains)
         return SwitchableRanges(self._graph, self._ranges, self._weights, self._biases, self._uses)
 
     def _feed(self, site: QuantSite) -> None:
-        """Let uses of a constant read an input."""
+        """Replace a constant by an input."""
         if site.role == BIAS:
             for node, index in site.uses:
                 name = self._writer.names.derive(site.tensor.name, "fed")
-                fed = dtypes.variable(name, dtypes.FLOAT, site.tensor)
-                self._graph.inputs.append(fed)
+                variable = dtypes.variable(name, dtypes.FLOAT, site.tensor)
+                self._graph.inputs.append(variable)
                 values = np.asarray(site.tensor.values, np.float32)
                 self._biases.append(BiasSite(name, values, self._numbers[id(node)]))
-                node.inputs[index] = fed
+                node.inputs[index] = variable
             return
         (node, index), tensor = site.uses[0], site.tensor
         name = self._writer.names.derive(tensor.name, "fed")
-        fed = dtypes.variable(name, dtypes.FLOAT, tensor)
-        self._graph.inputs.append(fed)
+        variable = dtypes.variable(name, dtypes.FLOAT, tensor)
+        self._graph.inputs.append(variable)
         use, read = (self._numbers[id(node)], index), is_dot_product(node) or site.steps[-1].form is not None
         bits = site.steps[-1].format.bits
         self._weights.append(WeightSite(name, tensor._values, use, str(tensor.name), read, bits))
-        site.redirect(fed)
+        site.redirect(variable)
 
-    def _write(self, together: list[QuantSite], group: Sequence[gs.Tensor]) -> None:
-        """Write the grids of a computed tensor, as :func:`transforms.insert_qdq.insert_qdq` does."""
-        together = sorted(together, key=lambda site: not site.is_output)
-        first = together[0]
+    def _write(self, sites: list[QuantSite], group: Sequence[gs.Tensor]) -> None:
+        """Write the quantizations of a computed tensor, as :func:`transforms.insert_qdq.insert_qdq` does."""
+        sites = sorted(sites, key=lambda site: not site.is_output)
+        first = sites[0]
         source = first.split_off(self._writer.names) if first.is_output else first.tensor
         tensor_at: dict[tuple[QuantSpec, ...], gs.Tensor] = {(): source}
         nodes: list[gs.Node] = []
-        for site in together:
+        for site in sites:
             for length, step in enumerate(site.steps, 1):
                 steps = site.steps[:length]
                 if steps in tensor_at:
@@ -205,7 +205,7 @@ class _Writer:
         return self._plan.specs.is_in_main_graph(site.tensor)
 
     def _choices(self, site: QuantSite, source: gs.Tensor, rounded: gs.Tensor) -> list[gs.Node]:
-        """Let each use of a tensor read it as it is or rounded; return the nodes that choose."""
+        """Let each use of a tensor read it in float or rounded; return the nodes that choose."""
         inputs = dict[int, list[int]]()
         readers = {id(node): node for node, _ in site.uses}
         for node, index in site.uses:
@@ -223,7 +223,7 @@ class _Writer:
     def _choice(
         self, site: QuantSite, source: gs.Tensor, rounded: gs.Tensor, consumer: int | None
     ) -> gs.Node:
-        """Return the node that lets a new input choose what a consumer reads, the model's for an output."""
+        """Return a Where by which a new input chooses what a consumer reads, or the output if it is None."""
         names, name = self._writer.names, str(site.tensor.name)
         switch = gs.Variable(names.derive(name, "in_float"), np.dtype(np.bool_), ())
         self._graph.inputs.append(switch)
@@ -233,6 +233,6 @@ class _Writer:
         return gs.Node("Where", names.derive(name, "Where"), {}, [switch, source, rounded], [target])
 
     def _input(self, like: gs.Tensor, suffix: str, dtype: np.dtype) -> gs.Variable:
-        fed = gs.Variable(self._writer.names.derive(like.name, f"fed_{suffix}"), dtype, ())
-        self._graph.inputs.append(fed)
-        return fed
+        variable = gs.Variable(self._writer.names.derive(like.name, f"fed_{suffix}"), dtype, ())
+        self._graph.inputs.append(variable)
+        return variable

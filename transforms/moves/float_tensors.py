@@ -1,10 +1,10 @@
-"""A move: tensors that hold most of the error stay in float.
+"""A move: leave the tensors in float that cause most of the error.
 
-A ratio whose divisor comes near zero, a difference of large numbers, exponentials that leave a float16, an
-operand of a sensitive product: one tensor may hold nearly all of the error of a model, and no range of it
-helps. Groups of tensors are halved until single ones are found that halve the error, on the few samples that
-hold most of it; all samples decide. What a dot product reads costs its integer kernel, and has to bring as
-much as any other.
+A quotient with a divisor near zero, a difference of large numbers, exponentials beyond float16, an operand of
+a sensitive product: one tensor may cause nearly all of the error of a model, whatever its range. Groups of
+tensors are halved until single ones are found that are worth their price, on the few samples with most of the
+error; all samples decide. An operand of a dot product costs the integer kernel, but has the same price as any
+other tensor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ MOVE = "tensors in float"
 
 
 def search_float_tensors(best: Best, price: float = PRICE, enough: float = FINE) -> None:
-    """Leave the tensors in float that are worth their price each, if the judge accepts it."""
+    """Leave the tensors in float that are worth ``price`` dB each, if the judge accepts it.
+
+    Does nothing if the outputs have ``enough`` dB.
+    """
     if best.errors.mean >= enough:
         return
     places = best.errors.largest(SEARCHED_ON)
@@ -41,23 +44,23 @@ def search_float_tensors(best: Best, price: float = PRICE, enough: float = FINE)
         best.decisions.left.append((MOVE, ""))
         return
     search = _Search(best.form.model, best.scheme, places, price)
-    if kept := search.needed(search.found()):
-        try_given_tensors(best, [name for group in kept for name in group], price * len(kept))
+    if groups := search.needed(search.found()):
+        try_given_tensors(best, [name for group in groups for name in group], price * len(groups))
 
 
 def try_given_tensors(best: Best, names: Sequence[str], price: float) -> None:
-    """Leave some tensors in float, all together, if the judge accepts it for a price."""
+    """Leave tensors in float, all together, if the judge accepts it for a price in dB."""
     scheme = keeping(best.scheme, names)
     best.take(MOVE, f"in float: {some_names(names)}", scheme, best.form.model.errors(scheme), price)
 
 
 def keeping(scheme: Scheme, names: Sequence[str]) -> Scheme:
-    """Return a scheme that leaves some tensors in float."""
+    """Return the scheme with more tensors in float."""
     return scheme.with_(tensors={**scheme.tensors, **dict.fromkeys(names, FLOAT32)})
 
 
 class _Search:
-    """Looks for groups of tensors that are worth staying in float."""
+    """Searches groups of tensors with a common range that are worth their price in float."""
 
     def __init__(self, model: CandidateModel, scheme: Scheme, places: Sequence[int], price: float) -> None:
         self._model, self._scheme, self._places, self._price = model, scheme, places, price
@@ -67,10 +70,10 @@ class _Search:
                 ranges[site.group].append(site.tensor)
         constants = [[site.tensor] for site in model.inputs.weights if not site.is_operand]
         self._groups = [*ranges.values(), *constants]
-        self._known: dict[frozenset[str], Errors] = {}
+        self._measured: dict[frozenset[str], Errors] = {}
 
     def found(self) -> list[list[str]]:
-        """Return the groups that are worth their price each."""
+        """Return the groups that are each worth their price."""
         before = self._by_output([])
         counted = before > 0
         if not counted.any():
@@ -82,41 +85,41 @@ class _Search:
 
         return [self._groups[i] for i in largest_shares(len(self._groups), _left, self._price, MOST_MODELS)]
 
-    def needed(self, kept: list[list[str]]) -> list[list[str]]:
-        """Return those without which the error is clearly larger than with all of them."""
-        least = self._errors(kept).mean - 2 * MAY_LOSE
-        return without_needless(kept, lambda left: self._errors(left).mean > least)
+    def needed(self, groups: list[list[str]]) -> list[list[str]]:
+        """Return the groups without those that leave the error nearly the same."""
+        least = self._errors(groups).mean - 2 * MAY_LOSE
+        return without_needless(groups, lambda remaining: self._errors(remaining).mean > least)
 
-    def _by_output(self, kept: Sequence[Sequence[str]]) -> np.ndarray:
-        errors = self._errors(kept)
+    def _by_output(self, groups: Sequence[Sequence[str]]) -> np.ndarray:
+        errors = self._errors(groups)
         return np.asarray(errors.errors[:, : errors.count].sum(0))
 
-    def _errors(self, kept: Sequence[Sequence[str]]) -> Errors:
-        names = [name for group in kept for name in group]
+    def _errors(self, groups: Sequence[Sequence[str]]) -> Errors:
+        names = [name for group in groups for name in group]
         key = frozenset(names)
-        if key not in self._known:
-            self._known[key] = self._model.errors(keeping(self._scheme, names), self._places)
-        return self._known[key]
+        if key not in self._measured:
+            self._measured[key] = self._model.errors(keeping(self._scheme, names), self._places)
+        return self._measured[key]
 
 
 def rounded(plan: QuantizationPlan, format: str = "") -> list[str]:
-    """Return the names of the computed tensors of the main graph that have no ranges, or one format."""
+    """Return the names of computed tensors of the main graph in formats without ranges, or in one format."""
     steps = ((site.tensor, site.steps[-1]) for site in plan.quantizations)
-    found = (tensor for tensor, step in steps if not step.needs_range and format in ("", step.format.name))
-    return list(dict.fromkeys(str(tensor.name) for tensor in found if plan.specs.is_in_main_graph(tensor)))
+    tensors = (tensor for tensor, step in steps if not step.needs_range and format in ("", step.format.name))
+    return list(dict.fromkeys(str(tensor.name) for tensor in tensors if plan.specs.is_in_main_graph(tensor)))
 
 
 def large_tensors(
     graph: gs.Graph, plan: QuantizationPlan, data: CalibrationData
 ) -> tuple[list[str], list[str]]:
-    """Return the names of float16 tensors with numbers near its largest on samples, and with some beyond it.
+    """Return the names of float16 tensors with values near the largest float16, and of those beyond it.
 
     Raises as :func:`transforms.calibrate.calibrate.calibrate` does.
     """
     halves = rounded(plan, FLOAT16)
     if not halves:
         return [], []
-    seen = calibrate(graph, halves, data.feeds(graph), run=data.run, workers=data.workers).observed
-    largest = {name: max(-one.low, one.high) for name, one in seen.items()}
+    observed = calibrate(graph, halves, data.feeds(graph), run=data.run, workers=data.workers).observed
+    largest = {name: max(-statistics.low, statistics.high) for name, statistics in observed.items()}
     near = [name for name in halves if largest[name] <= _LARGEST < HEADROOM * largest[name]]
     return near, [name for name in halves if largest[name] > _LARGEST]

@@ -1,7 +1,7 @@
-"""Trying one move after the other, and keeping what the judge accepts.
+"""Try one move after the other, and keep the changes that the judge accepts.
 
-Each move starts from the best scheme so far; of its candidates the best accepted one is kept. Their order is
-that of ``MOVES`` in :mod:`transforms.pipelines.decide`.
+Each move starts from the best scheme so far; the best accepted one of its candidates is kept. The order of
+moves is that of ``MOVES`` in :mod:`transforms.pipelines.decide`.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from transforms.scheme import Scheme
 log = logging.getLogger(__name__)
 
 Candidates = Iterable[tuple[str, Scheme]]
-"""Candidates of the same form: what each changes, in words, and its scheme."""
+"""Candidates for the same graph: the change of each, in words, and its scheme."""
 
 
 Rewrite = Callable[[gs.Graph, Scheme], None]
-"""Does to a prepared graph, in place, what keys of a scheme say beside its quantization."""
+"""Changes channels of a prepared graph, in place, as keys of a scheme say."""
 
 Measure = Callable[[gs.Graph, Scheme], Calibration | None]
 """Returns the statistics of a graph that the candidates of a scheme need."""
 
 
 _OF_FORMS = ("outliers", "equalize_layers", "rotate_channels")
-"""Keys of a scheme that say what form the graph has."""
+"""Keys of a scheme that change the prepared graph."""
 
 
 class Form:
-    """A prepared float graph, a scheme in which nothing is open, and what measures candidates of it.
+    """A prepared float graph, a scheme without 'auto' keys, and the model that measures candidates.
 
-    ``plan_of`` plans a scheme for the graph, or for a copy of it.
+    ``plan_of`` returns the plan of a scheme for the graph, or for a copy of it.
     """
 
     def __init__(
@@ -54,29 +54,29 @@ class Form:
         plan_of: PlanOf,
         memory: WeightMemory | None = None,
     ) -> None:
-        """Open nothing yet; the graph is not changed."""
+        """Take the graph, which is not changed, without opening a model."""
         self.graph, self.scheme, self.statistics, self.judge = graph, scheme, statistics, judge
         self.memory = memory or WeightMemory()
         self.plan_of = plan_of
 
     def errors(self, scheme: Scheme) -> Errors:
-        """Return the errors of a candidate that differs from the form in keys that are fed."""
+        """Return the errors of a candidate that differs in keys of ``FED`` only."""
         return self.model.errors(scheme)
 
     @cached_property
     def model(self) -> CandidateModel:
-        """The model that candidates share."""
-        parts = self.graph, self.scheme, self.plan_of, self.statistics, self.judge, self.memory
-        return CandidateModel(*parts)
+        """The model that candidates share, opened at first use."""
+        arguments = self.graph, self.scheme, self.plan_of, self.statistics, self.judge, self.memory
+        return CandidateModel(*arguments)
 
     def rest(self) -> None:
-        """Free the memory of a large model that is open, until it is asked for again."""
+        """Close the model if it is open and large; it opens again at the next use."""
         if "model" in vars(self):
             self.model.rest()
 
     def rewritten(self, graph: gs.Graph, scheme: Scheme, measure: Measure) -> Form | None:
-        """Return the form of a graph in which a scheme has changed channels; None without statistics
-        where this one has them."""
+        """Return the form of a graph whose channels a scheme has changed; None if calibration fails to give
+        statistics that this form has."""
         self.rest()
         statistics = measure(graph, scheme)
         if statistics is None and self.statistics is not None:
@@ -85,11 +85,11 @@ class Form:
 
 
 class Best:
-    """The best scheme so far, in its form, and its errors: a move reads and improves it.
+    """The best scheme so far, its form and its errors: a move reads and improves it.
 
-    ``asked``: the scheme that was asked for, whose open keys the moves decide; ``nameable``: names of nodes
-    that may stay float for the outputs; ``exclude``: nodes that stay float; ``rewrite`` and ``measure`` make
-    other forms; ``ranged``: the form whose ranges were tried last.
+    ``asked``: the scheme that was asked for, whose 'auto' keys the moves decide. ``nameable``: names of nodes
+    that may stay float for the outputs. ``exclude``: nodes that stay float in any case. ``rewrite`` and
+    ``measure``: make other forms. ``ranged``: the form whose ranges were tried last.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Best:
         rewrite: Rewrite | None = None,
         measure: Measure | None = None,
     ) -> None:
-        """Measure where the search starts: the scheme of the form."""
+        """Measure the scheme of the form, with which the search starts."""
         self.form, self.scheme, self.asked = form, form.scheme, asked
         self.errors = form.errors(form.scheme)
         self.budget, self.decisions = budget, decisions
@@ -114,8 +114,8 @@ class Best:
         log.info("by rule: %.2f dB on %d samples", self.errors.mean, form.judge.count)
 
     def try_schemes(self, move: str, candidates: Candidates, *, certainty: float = 1.0) -> None:
-        """Take the best accepted of some candidates of the present form; ``certainty``: as of the gain."""
-        found: list[tuple[Gain, str, Scheme, Errors]] = []
+        """Take the best accepted candidate for the present form; ``certainty``: as of Gain.is_accepted."""
+        measured: list[tuple[Gain, str, Scheme, Errors]] = []
         for change, scheme in candidates:
             if scheme == self.scheme or self.form.model.is_same(scheme, self.scheme):
                 continue
@@ -123,52 +123,52 @@ class Best:
                 self.decisions.left.append((move, change))
                 continue
             errors = self.form.errors(scheme)
-            found.append((gain(errors, self.errors), change, scheme, errors))
-        accepted = [one for one in found if one[0].is_accepted(certainty=certainty)]
-        best = max(accepted, key=lambda one: one[0].decibels, default=None)
-        for one in found:
-            self.note(move, one[1], one[0], self.form.judge.count, kept=one is best)
+            measured.append((gain(errors, self.errors), change, scheme, errors))
+        accepted = [candidate for candidate in measured if candidate[0].is_accepted(certainty=certainty)]
+        best = max(accepted, key=lambda candidate: candidate[0].decibels, default=None)
+        for candidate in measured:
+            self.note(move, candidate[1], candidate[0], self.form.judge.count, kept=candidate is best)
         if best is not None:
             self.scheme, self.errors = best[2:]
 
     def try_form(self, move: str, change: str, form: Form, cost: float | None) -> None:
-        """Go over to another form of the model if the judge accepts it; the settings so far are kept.
+        """Change to another form of the model if the judge accepts it, with the settings so far.
 
         ``cost``: as of :meth:`take`.
         """
-        own = form.scheme
-        scheme = self.scheme.with_(**{key: getattr(own, key) for key in _OF_FORMS})
+        changed = form.scheme
+        scheme = self.scheme.with_(**{key: getattr(changed, key) for key in _OF_FORMS})
         if self.take(move, change, scheme, form.errors(scheme), cost):
             self.form = form
         else:
             form.rest()
 
     def take(self, move: str, change: str, scheme: Scheme, errors: Errors, cost: float | None) -> bool:
-        """Take a candidate that was measured if the judge accepts it for its cost; return whether it does.
+        """Take a measured candidate if the judge accepts it for its cost; return whether it does.
 
-        ``cost``: in dB, None for a change that costs nothing, and is kept unless outputs are worse.
+        ``cost``: in dB; None for a change without cost, which is kept unless outputs get worse.
         """
         won = gain(errors, self.errors)
-        kept = won.is_harmless if cost is None else won.is_accepted(cost)
-        self.note(move, change, won, self.form.judge.count, kept=kept)
-        if kept:
+        is_kept = won.is_harmless if cost is None else won.is_accepted(cost)
+        self.note(move, change, won, self.form.judge.count, kept=is_kept)
+        if is_kept:
             self.scheme, self.errors = scheme, errors
-        return kept
+        return is_kept
 
     def note(self, move: str, change: str, won: Gain, samples: int, *, kept: bool) -> None:
-        """Enter a candidate in the decisions: what it changes, its gain on so many samples, if it is kept."""
+        """Record a candidate: its change, its gain ``won`` on ``samples`` samples, and whether it is kept."""
         self.decisions.tried.append(Tried(move, change, won, kept, samples))
         log.info("%s", self.decisions.tried[-1])
 
 
 Move = Callable[[Best], None]
-"""Tries candidates on top of the best scheme so far, which it replaces by what the judge accepts."""
+"""Tries candidates based on the best scheme so far, and replaces it by one that the judge accepts."""
 
 
 def _no_rewrite(graph: gs.Graph, scheme: Scheme) -> None:
-    """Do nothing: formats without ranges have one form."""
+    """Do nothing: channels are not changed for formats without ranges."""
 
 
 def _no_statistics(graph: gs.Graph, scheme: Scheme) -> Calibration | None:
-    """Return none: formats without ranges need none."""
+    """Return None: formats without ranges need no statistics."""
     return None

@@ -1,8 +1,8 @@
-"""A move: the few layers that carry most of the loss stay float, where that is worth its price.
+"""A move: leave the few layers in float that cause most of the loss, if that is worth their price.
 
-Each layer's share of the error is what it makes alone, found by halves on every second sample, in one session
-in which layers are switched. On the other samples, with ranges from other samples than these, as many of the
-worst are put back as leave most dB beyond their price.
+The error that each layer causes alone is measured by a group search on every second sample, in one session
+with switches. On the other samples, with ranges from the other fold, the number of the worst layers with the
+largest gain above their price is chosen.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from transforms.scheme.layer_rule import IN_FLOAT
 from transforms.scheme.scheme import FLOAT32
 from transforms.search.group_search import joined, shares_of_parts
 
-_LEAST = 0.05  # share of what is left that a layer leaves: shares do not quite add up
+_LEAST = 0.05  # least share of the error left after a layer is removed, since shares are not quite additive
 
 
 def try_lossy_layers(best: Best) -> None:
-    """Keep the layers in float that are worth it, if samples that did not rank them accept it.
+    """Leave the layers in float that are worth their price on samples that did not rank them.
 
-    Of a language model none do: tensors that layers read are left in float, at no bytes.
+    Not of a language model: its tensors are left in float instead, which costs no bytes.
     """
     feeds = best.form.judge.reference.feeds
     if not best.nameable or len(feeds) < 2 * FEWEST or best.form.judge.reference.logits:
@@ -43,6 +43,7 @@ def try_lossy_layers(best: Best) -> None:
     outputs = best.form.judge.reference.unsaturated
     if best.errors.of_outputs(outputs).at_most(FINE).mean + WORTH >= FINE:
         return
+    # rank layers on some samples, judge choices of the worst on the others
     layers = _layers(best)
     if not layers:
         return
@@ -56,29 +57,31 @@ def try_lossy_layers(best: Best) -> None:
         return choice[1].decibels - search.price(choice[0])
 
     before = _errors(best.scheme)
-    choices = [(kept, gain(_errors(search.scheme(kept)), before)) for kept in search.choices()]
-    for kept, won in sorted(choices, key=_value, reverse=True):
-        is_worth = won.is_accepted(search.price(kept))
-        best.note(LAYERS_IN_FLOAT, counted(len(kept), "layer") + " in float", won, len(judged), kept=is_worth)
+    choices = [(indices, gain(_errors(search.scheme(indices)), before)) for indices in search.choices()]
+    for indices, won in sorted(choices, key=_value, reverse=True):
+        is_worth = won.is_accepted(search.price(indices))
+        best.note(
+            LAYERS_IN_FLOAT, counted(len(indices), "layer") + " in float", won, len(judged), kept=is_worth
+        )
         if is_worth:
-            names = tuple(next(n for n in layers[i].nodes if n in best.nameable) for i in kept)
-            best.decisions.lossy = LossyLayers(names, len(layers), won, sum(search.more[i] for i in kept))
-            best.scheme = search.scheme(kept)
+            names = tuple(next(n for n in layers[i].nodes if n in best.nameable) for i in indices)
+            best.decisions.lossy = LossyLayers(names, len(layers), won, sum(search.more[i] for i in indices))
+            best.scheme = search.scheme(indices)
             best.errors = best.form.errors(best.scheme)
             return
 
 
 def price(more: float, layers: int) -> float:
-    """Return the dB that layers in float have to bring; ``more``: bytes of numbers that they add, as a share.
+    """Return the dB that layers in float have to gain; ``more``: the bytes that they add, as a share.
 
-    This is the rule: ``PER_PERCENT`` for each percent of bytes, and ``WORTH`` for each layer, for its time.
+    The price is ``PER_PERCENT`` for each percent of bytes, and ``WORTH`` for the time of each layer.
     """
     return PER_PERCENT * 100 * max(more, 0.0) + WORTH * layers
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Nodes that are left in float together, by name, and outputs that they make."""
+    """Nodes that are left in float together, by name and index, and their rounded outputs."""
 
     nodes: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -86,33 +89,33 @@ class Layer:
 
 
 def _layers(best: Best) -> list[Layer]:
-    """Return the layers of the main graph that read what is rounded, in order.
+    """Return the layers of the main graph with rounded inputs, in order.
 
-    Of more than are told apart, what follows a dot product is part of it.
+    Of more than ``MOST_PARTS``, those after a dot product are grouped with it.
     """
     inputs, nodes = best.form.model.inputs, best.form.model.nodes
     reading = {use.consumer for use in inputs.uses} | {weight.use[0] for weight in inputs.weights}
     rounded = {use.tensor for use in inputs.uses if use.consumer is None}
     main = {id(node) for node in best.form.graph.nodes}
     places = [i for i, node in enumerate(nodes) if i in reading and id(node) in main]
-    found = []
+    layers = []
     for group in joined(places, lambda place: is_dot_product(nodes[place])):
         names = tuple(label_of(nodes[place]) for place in group)
         ends = (str(tensor.name) for place in group for tensor in nodes[place].outputs)
-        found.append(Layer(names, tuple(name for name in ends if name in rounded), frozenset(group)))
-    return found
+        layers.append(Layer(names, tuple(name for name in ends if name in rounded), frozenset(group)))
+    return layers
 
 
 class _Search:
-    """Looks for the layers whose gain in float exceeds their price most, on samples that rank them."""
+    """Searches the layers whose gain in float exceeds their price most, on the ranking samples."""
 
     def __init__(
         self, best: Best, layers: Sequence[Layer], outputs: Sequence[int], samples: Sequence[int]
     ) -> None:
-        """Take the layers, and the places of the outputs that are compared, and of the samples that rank.
+        """Take the layers, the places of the compared ``outputs``, and those of the ranking ``samples``.
 
-        Each error takes a run of each of some samples, as many as come to the runs that there are if all
-        layers were looked at one by one, within bounds.
+        Each error takes a run of each sample: as many samples are used as the budget allows for measuring
+        all layers one by one, within ``LAYER_RUNS``.
         """
         runs, count = min(best.budget.whole, LAYER_RUNS[1]), len(layers)
         self._ranks = taken(samples, ranking(len(samples), runs, count))
@@ -122,11 +125,11 @@ class _Search:
         self._able = [i for i, layer in enumerate(layers) if not best.nameable.isdisjoint(layer.nodes)]
         self._nameable = best.nameable
         self.more = _more_bytes(best.form.graph, self._model.inputs, layers)
-        """Bytes that each layer adds in float, as a share of those of all numbers."""
+        """The bytes that each layer adds in float, as a share of those of all numbers."""
 
-    def scheme(self, kept: Sequence[int]) -> Scheme:
+    def scheme(self, indices: Sequence[int]) -> Scheme:
         """Return the scheme with some of the layers in float."""
-        layers = [self._layers[i] for i in kept]
+        layers = [self._layers[i] for i in indices]
         names = (name for layer in layers for name in layer.nodes if name in self._nameable)
         ends = (name for layer in layers for name in layer.outputs)
         return self._scheme.with_(
@@ -135,13 +138,13 @@ class _Search:
         )
 
     def choices(self) -> list[list[int]]:
-        """Return layers that may be worth staying float together: as many as their shares say, and others."""
+        """Return choices of layers to try in float: the best number by shares, half and twice as many."""
         order, count = self._order()
         counts = {min(round(count * times), len(order)) for times in (0.5, 1.0, 2.0)} - {0} if count else ()
-        return [sorted(order[:some]) for some in sorted(counts)]
+        return [sorted(order[:number]) for number in sorted(counts)]
 
     def _order(self) -> tuple[list[int], int]:
-        """Return the layers by what each next one is worth, and how many of them are worth most together."""
+        """Return the layers in order of decreasing worth, and how many of them are worth most together."""
         shares, rest = self._shares()
         order, values = list[int](), [0.0]
         while shares and len(order) < len(self._layers) // ONE_OF:
@@ -156,11 +159,11 @@ class _Search:
         return decibels(max(1 - share / rest, _LEAST)) - self.price([layer])
 
     def price(self, layers: Sequence[int]) -> float:
-        """Return the dB that some layers have to bring."""
+        """Return the dB that layers in float have to gain."""
         return price(sum(self.more[i] for i in layers), len(layers))
 
     def _shares(self) -> tuple[dict[int, float], float]:
-        """Return the share of the error of each layer that was told apart, and that of all together."""
+        """Return the error share of each layer that was separated from others, and that of all together."""
         everything = self._errors([]).errors.sum(0)
         counted_in = everything > 0
         if not counted_in.any():
@@ -170,18 +173,18 @@ class _Search:
             errors = self._errors([self._able[place] for place in removed]).errors.sum(0)
             return float((errors[counted_in] / everything[counted_in]).mean())
 
-        found, _ = shares_of_parts(len(self._able), _left, WORTH, self._looks)
-        single = {self._able[part.start]: share for part, share in found.items() if len(part) == 1}
-        return {layer: share for layer, share in single.items() if share > 0}, sum(found.values())
+        shares, _ = shares_of_parts(len(self._able), _left, WORTH, self._looks)
+        single = {self._able[part.start]: share for part, share in shares.items() if len(part) == 1}
+        return {layer: share for layer, share in single.items() if share > 0}, sum(shares.values())
 
-    def _errors(self, kept: Sequence[int]) -> Errors:
-        return self._model.errors(self.scheme(kept), self._ranks, whole=True).of_outputs(self._outputs)
+    def _errors(self, indices: Sequence[int]) -> Errors:
+        return self._model.errors(self.scheme(indices), self._ranks, whole=True).of_outputs(self._outputs)
 
 
 def _more_bytes(graph: gs.Graph, inputs: SwitchableRanges, layers: Sequence[Layer]) -> list[float]:
     """Return the bytes of weights that each layer adds in float, as a share of those of all numbers."""
     weights = {weight.tensor: weight for weight in inputs.weights}
-    saved = {name: one.stored.nbytes * (1 - one.bits / 32) for name, one in weights.items()}
+    saved = {name: site.stored.nbytes * (1 - site.bits / 32) for name, site in weights.items()}
     stored = bytes_of_numbers(graph) - sum(saved.values())
     layer_at = {place: number for number, layer in enumerate(layers) for place in layer.places}
     shares = [0.0] * len(layers)

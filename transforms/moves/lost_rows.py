@@ -1,10 +1,10 @@
-"""A move for language models: tensors that lose most of a row on their grid stay in float.
+"""A move for language models: leave tensors in float whose rows lose most on their grid.
 
-A token, often the first of a text, may have numbers a thousand times as large as those of all others, which
-one range for all rounds to zero. Error and power of the whole tensor do not show it: that token has nearly
-all of both. The error of each row beside its own power does. Tensors are left in float in that order, twice
-as many each time, until outputs are useful; the last that a model makes first, since a range that ends at
-the largest logits of the samples cuts off those of another text.
+A token, often the first of a text, may have values a thousand times as large as those of all others, which a
+common range rounds to zero. The relative error of the whole tensor does not show it, since that token has
+nearly all of its error and power. The error of each row relative to its own power does. Tensors are left in
+float in this order, twice as many each time, until the outputs are useful; logits come first, since a range
+that ends at the largest logits of the samples clips those of other texts.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from transforms.scheme import Scheme
 
 
 def loses_tokens(best: Best, errors: Errors | None = None) -> bool:
-    """Return whether the logits of a language model are of no use; other outputs do not make up for them."""
+    """Return whether the logits of a language model are of no use, whatever its other outputs."""
     reference = best.form.judge.reference
     tokens = reference.tokens(reference.outputs)
     return bool(tokens) and (errors or best.errors).of_outputs(tokens).mean < USELESS
 
 
 def search_lost_rows(best: Best) -> None:
-    """Leave as few tensors in float as make the outputs of a language model useful, if the judge accepts it.
+    """Leave the fewest tensors in float with which a language model is useful, if the judge accepts it.
 
-    At most half of them.
+    At most half of the tensors are left in float.
     """
     model = best.form.model
     ordered = _ordered(best, model)
@@ -42,25 +42,25 @@ def search_lost_rows(best: Best) -> None:
     while loses_tokens(best, errors) and tried < most:
         tried = min(2 * tried or CANDIDATES, most)
         candidate = keeping(best.scheme, ordered[:tried])
-        made = model.errors(candidate)
-        if gain(made, errors).decibels > MAY_LOSE:
-            scheme, errors, names = candidate, made, ordered[:tried]
+        candidate_errors = model.errors(candidate)
+        if gain(candidate_errors, errors).decibels > MAY_LOSE:
+            scheme, errors, names = candidate, candidate_errors, ordered[:tried]
     if errors is not start:
         best.take(MOVE, f"in float: {some_names(names)}", scheme, errors, MAY_LOSE)
 
 
 def _ordered(best: Best, model: CandidateModel) -> list[str]:
-    """Return the names of computed tensors: the logits first, then by the loss of a row, most first."""
+    """Return the names of computed tensors: the logits first, then by decreasing loss of a row."""
     losses = _Losses(model, best.scheme)
     model.close()  # the float model is open next
     reference = best.form.judge.reference
     reference.watch(list(losses.sites), losses.add, FEWEST)
-    made = losses.means
-    return sorted(made, key=lambda name: (name not in reference.logits, -made[name]))
+    losses_by_name = losses.means
+    return sorted(losses_by_name, key=lambda name: (name not in reference.logits, -losses_by_name[name]))
 
 
 class _Losses:
-    """The error of rows of tensors on their grids, as a share of the power of each row, at most 1."""
+    """Measures the error of rows of tensors on their grids, relative to the power of each row, at most 1."""
 
     def __init__(self, model: CandidateModel, scheme: Scheme) -> None:
         switched = {use.tensor for use in model.inputs.uses}
@@ -70,7 +70,7 @@ class _Losses:
         self._sums: dict[str, tuple[float, int]] = {}
 
     def add(self, name: str, array: AnyArray) -> None:
-        """Add the rows of a tensor, those along its last axis."""
+        """Add the rows of a tensor, which are along its last axis."""
         if not array.size:
             return
         rows = array.reshape(-1, array.shape[-1] if array.ndim else 1)
@@ -82,11 +82,11 @@ class _Losses:
 
     @property
     def means(self) -> dict[str, float]:
-        """The mean over rows, by name."""
+        """The mean loss over rows, by name."""
         return {name: total / count for name, (total, count) in self._sums.items()}
 
 
 def _rounded(rows: AnyArray, site: RangeSite, grids: Feed) -> AnyArray:
     scale, zero_point = grids[site.scale], grids[site.zero_point]
-    whole = quantize(rows.astype(np.float32, copy=False), scale, zero_point, site.step.format)
-    return dequantize(whole, scale, zero_point)
+    integers = quantize(rows.astype(np.float32, copy=False), scale, zero_point, site.step.format)
+    return dequantize(integers, scale, zero_point)

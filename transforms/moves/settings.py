@@ -1,4 +1,4 @@
-"""Moves of single keys: how ranges are found, scales per channel, headroom at the ends."""
+"""Moves of single keys: methods for ranges, scales per channel, headroom at inputs and outputs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ EXTRAPOLATED, WIDE = "Extrapolated", "Wide"
 
 
 def try_ranges(best: Best) -> None:
-    """Try the methods by which ranges may be found, once for each form of the graph."""
+    """Try the methods for choosing ranges, once for each form of the graph."""
     if best.ranged is not best.form:
         best.try_schemes("ranges", _ranges(best, best.asked))
         best.ranged = best.form
 
 
 def try_scales(best: Best) -> None:
-    """Try one scale for each weight whose channels have like ranges, fitted to what it is multiplied with.
+    """Try one scale for each weight whose channels have similar ranges, fitted to the inputs of its layer.
 
-    A scale for each channel rounds a weight more finely, so what outputs on samples gain without has to be
-    clear: a gain of 1.2 standard errors cost MobileNet 4 dB on others, one of 17 brought super-resolution 5.
+    Scales per channel round a weight more finely, so the gain of outputs on samples has to be clear: a gain
+    of 1.2 standard errors cost MobileNet 4 dB on other samples, one of 17 gained super-resolution 5 dB.
     """
     if best.asked.per_channel == AUTO and best.scheme.per_channel is True:
         change = "a scale of weights per tensor", best.scheme.with_(per_channel=SPREAD)
@@ -33,7 +33,7 @@ def try_scales(best: Best) -> None:
 
 
 def try_headroom(best: Best) -> None:
-    """Try ranges wider than the samples: at the ends of the model, and where ends of samples scatter.
+    """Try ranges wider than the samples: at inputs and outputs, and where extremes of the samples scatter.
 
     Formats with bits to spare have such ranges by rule.
     """
@@ -47,10 +47,10 @@ def _headroom_schemes(best: Best) -> Iterator[tuple[str, Scheme]]:
     form = best.form
     statistics = form.statistics
     assert statistics is not None, "ranges are open"
-    made = [*form.judge.reference.outputs, *form.model.closed_ends]
+    computed = [*form.judge.reference.outputs, *form.model.closed_ends]
     outputs, inputs = (
         [group for group in form.model.groups_of(names) if statistics.halves_differ(group)]
-        for names in (made, [str(tensor.name) for tensor in form.graph.inputs])
+        for names in (computed, [str(tensor.name) for tensor in form.graph.inputs])
     )
     for change, groups in (("the outputs", outputs), ("inputs and outputs", [*outputs, *inputs])):
         if groups:
@@ -78,8 +78,8 @@ def _open_ranges(asked: Scheme) -> bool:
 
 
 def _methods_of(best: Best, asked: Scheme) -> list[str]:
-    own, statistics = best.scheme.calibrate_method, best.form.statistics
+    method, statistics = best.scheme.calibrate_method, best.form.statistics
     if not _open_ranges(asked) or statistics is None:
-        return [own]
-    others = ["MinMax", *(["MSE"] if statistics.has_histograms and own != EXTRAPOLATED else [])]
-    return list(dict.fromkeys([own, *others]))
+        return [method]
+    methods = ["MinMax", *(["MSE"] if statistics.has_histograms and method != EXTRAPOLATED else [])]
+    return list(dict.fromkeys([method, *methods]))

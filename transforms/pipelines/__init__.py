@@ -1,4 +1,4 @@
-"""Lists of steps by which models are made, each a function of one object ``Work``.
+"""Recipes: lists of steps that make a model, each a function of one object ``Work``.
 
-Names: ``work.Work``, ``steps.run``, ``recipes.QUANTIZE``, ``decide.MOVES``, ``quantize_graph``.
+Start from ``work.Work``, ``steps.run``, ``recipes.QUANTIZE``, ``decide.MOVES``, ``quantize_graph``.
 """

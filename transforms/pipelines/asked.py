@@ -1,4 +1,4 @@
-"""Whether a job is asked for what its last steps do: looked up before these are imported."""
+"""Conditions under which a job enters its last steps, in a module that does not import these steps."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ _TIED_BITS = (4, 8)
 
 
 def keeps_lossy(work: Work) -> bool:
-    """Return whether layers may stay float that carry most of the loss.
+    """Return whether layers that carry most of the loss may stay in float.
 
-    Not where biases were parted: formats of layers tell which are.
+    Not if biases with masks are added after their layers, since formats of layers determine which are.
     """
     is_asked = _may_choose(work) and work.options.fallback == FLOAT32 and may_keep(work.asked)
     return is_asked and not work.record.changes[MASKED]
 
 
 def may_keep(scheme: Scheme) -> bool:
-    """Return whether layers may stay float in the model of a scheme, beside integers of 8 bits."""
+    """Return whether a scheme allows layers in float beside activations of at most 8 bits."""
     activation = scheme.format(scheme.activation)
     is_narrow = activation is not None and activation.is_integer and activation.bits <= 8
     return bool(is_narrow and scheme.keep_float and scheme.target in ("", ON_CPU) and not scheme.finetune)
 
 
 def places(work: Work) -> bool:
-    """Return whether layers are looked for that are faster in float."""
+    """Return whether to search for layers that are faster in float."""
     is_wanted = work.asked.keep_float and work.asked.target == ON_CPU and work.options.times
     return bool(is_wanted and work.data is not None and work.options.compares and not too_large(work.graph))
 
 
 def stores_tied(work: Work) -> bool:
-    """Return whether tables that heads read too may be in int8: weights have 4 or 8 bits, and no goal."""
+    """Return whether embedding tables that a head also reads may be stored in int8.
+
+    The scheme quantizes weights alone, to 4 or 8 bits, and there is no target, tuning or mixed precision.
+    """
     scheme, options = work.scheme, work.options
     weight = scheme.format(scheme.weight)
     if weight is None or not weight.is_integer or weight.bits not in _TIED_BITS or scheme.scale != "float":
@@ -47,17 +50,17 @@ def stores_tied(work: Work) -> bool:
 
 
 def holds_against_preset(work: Work) -> bool:
-    """Return whether a model is held against the scheme without its target."""
+    """Return whether to compare the model with that of the same scheme without its target device."""
     return _chooses_layers(work) and work.asked.target == ON_CPU and not work.asked.finetune
 
 
 def compares_outputs(work: Work) -> bool:
-    """Return whether outputs may be compared: on samples, or random numbers that products are rounded at."""
+    """Return whether outputs may be compared: on samples, or on random feeds for dynamic quantization."""
     return work.options.may_compare and (work.data is not None or work.scheme.is_dynamic)
 
 
 def shows_comparison(work: Work) -> tuple[str, ...]:
-    """Return the phase of comparing outputs, if they are compared whatever comes of the model."""
+    """Return the phase of comparing outputs, if it is certain to be entered."""
     is_sure = work.options.compares or work.options.changes_last or work.data is None
     return ("comparing outputs",) if is_sure else ()
 

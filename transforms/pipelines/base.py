@@ -1,4 +1,4 @@
-"""What the models of a job are built from."""
+"""The prepared float model of a job, from which its quantized models are built."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from transforms.plan.weight_cache import WeightMemory
 
 @dataclass
 class Base:
-    """The float model in the form that is quantized, and what is known of it.
+    """The float model in the form that is quantized, and facts about it.
 
     Attributes
     ----------
     graph : Graph or None
-        The float model, prepared, folded and fused; None where nothing is compared with it.
+        The float model, prepared, folded and fused; None if nothing is compared with it.
     prepared : Record or None
-        What preparing changed and noted, after the row ``build``.
+        The changes and notes of the preparation, after the row ``build``.
     targets : SchemeTargets or None
         The nodes and tensors that the scheme names, after the row ``name_targets``.
     names : set of str
-        Names of nodes that a scheme can name, after the row ``measure``: those of the model, before channels
-        are moved.
+        Names of nodes that a scheme can name, after the row ``measure``: those before channels are moved.
     memory : WeightMemory or None
-        Weights on the grids of candidates, which the graph that is built shares.
+        Cache of quantized weights, shared by candidates and the final model.
     """
 
     graph: gs.Graph | None = None

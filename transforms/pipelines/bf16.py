@@ -1,4 +1,4 @@
-"""Steps of a conversion to BF16: load, keep layers in float for a goal, convert."""
+"""Steps of a conversion to BF16: load, keep layers in float for a target, convert."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ TOOLS = {"float32": "convert_fp32_to_bf16", "float16": "convert_fp16_to_bf16"}
 
 @dataclass
 class Bf16Work(Work):
-    """A conversion: its options, the float type that the model has to have, and what was done.
+    """A conversion: its options, the float type of the model, and its result ``done``.
 
-    ``element``: "float32" or "float16"; None before the step ``load_float`` takes either, and after it holds
-    that of the model. ``kept``: what stays float for the goal, after the step ``keep_layers``.
+    ``element``: "float32" or "float16", the type to require; with None the step ``load_float`` accepts
+    either and sets that of the model. ``kept``: nodes that stay float for the target, after the step
+    ``keep_layers``.
     """
 
     conversion: Bf16Options = field(default_factory=Bf16Options)
@@ -43,10 +44,10 @@ class Bf16Work(Work):
 
 
 def load_float(work: Work) -> None:
-    """Step: read the model with the shapes that its inputs are to have.
+    """Step: read the model and fix the shapes of its inputs.
 
     Raises NothingToDoError for a BF16 model, ModelError for another float type, ValueError for free
-    dimensions that the target does not take.
+    dimensions that the target device does not support.
     """
     conversion = of_bf16(work)
     work.events.phase("loading")
@@ -69,7 +70,7 @@ def load_float(work: Work) -> None:
 def convert(work: Work) -> None:
     """Step: convert the graph.
 
-    Raises NothingToDoError where no tensor is left to round, TargetError where none may be.
+    Raises NothingToDoError if no tensor is left to round, TargetError if the target forbids rounding any.
     """
     conversion = of_bf16(work)
     work.events.phase("converting")
@@ -100,7 +101,7 @@ BF16: tuple[WorkRow, ...] = (
 
 
 def recorded(work: Bf16Work) -> dict[str, object]:
-    """Return the options that the metadata of a converted model record."""
+    """Return the options to record in the metadata of a converted model."""
     values = vars(work.conversion)
     rare = {name for name in ("opset", "input_shapes", "kernels") if not values[name]}
     options = {name: value for name, value in values.items() if name not in {"strict", *rare}}
@@ -109,7 +110,7 @@ def recorded(work: Bf16Work) -> dict[str, object]:
 
 
 def of_bf16(work: Work) -> Bf16Work:
-    """Return a work as a conversion; TypeError for another."""
+    """Return a work as a conversion; TypeError for another kind of work."""
     if not isinstance(work, Bf16Work):
         raise TypeError("this step takes a Bf16Work")
     return work

@@ -1,4 +1,4 @@
-"""Steps that write the graph in low precision, as the scheme says."""
+"""Step: quantize the prepared graph by the scheme."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transforms.scheme.scheme import FLOAT32
 
 
 def build(work: Work) -> None:
-    """Quantize the prepared graph by the scheme, which also names tensors whose NaN the model looks for."""
+    """Quantize the prepared graph; tensors whose NaN the model tests for are added to the scheme as float."""
     work.events.phase("quantizing")
     if work.statistics is not None:
         work.statistics = work.statistics.with_(options_of(work.scheme))
@@ -28,7 +28,7 @@ def build(work: Work) -> None:
 
 
 def write_scheme(work: Work) -> None:
-    """Quantize the graph in place by a scheme that leaves nothing open."""
+    """Quantize the graph in place by a scheme without 'auto' keys."""
     plan = work.plan(record=work.record)
     names = guarded_nan(plan, work.statistics.holding_nan) if work.statistics else []
     if names:
@@ -39,7 +39,7 @@ def write_scheme(work: Work) -> None:
 
 
 def _note_data(work: Work) -> None:
-    """Note how the data were used, and which of the grids that were given."""
+    """Note how the data were used, and how many of the fixed grids."""
     if work.statistics is not None:
         work.record.calibrated = len(work.statistics.observed)
     elif work.data is not None:
@@ -54,15 +54,19 @@ def _note_data(work: Work) -> None:
 
 
 def _used(plan: QuantizationPlan, fixed: FixedGrids) -> str:
-    """Return the words on how many grids a plan takes; ValueError if it takes none."""
+    """Return a note on the number of fixed grids that a plan uses; ValueError if it uses none."""
     sites = [(site, step) for site in plan.quantizations for step in site.steps if step.needs_range]
     grids = [(site.tensor, plan.grid(site, step)) for site, step in sites if site.role != BIAS]
-    given = [(tensor, grid) for tensor, grid in grids if grid]
-    if not given:
+    matched = [(tensor, grid) for tensor, grid in grids if grid]
+    if not matched:
         raise ValueError(
             f"none of the {len(fixed)} grids given is of a tensor that this scheme makes integers"
         )
-    tensors, used = {id(tensor) for tensor, _ in given}, {id(grid) for _, grid in given}
-    others = [f"'{one.name}' in {one.format or f'{one.bits} bits'}" for one in fixed if id(one) not in used]
-    unused = f"; not used: {', '.join(others[:3])}{', ...' if others[3:] else ''}" if others else ""
+    tensors, used = {id(tensor) for tensor, _ in matched}, {id(grid) for _, grid in matched}
+    unmatched = [
+        f"'{spare.name}' in {spare.format or f'{spare.bits} bits'}"
+        for spare in fixed
+        if id(spare) not in used
+    ]
+    unused = f"; not used: {', '.join(unmatched[:3])}{', ...' if unmatched[3:] else ''}" if unmatched else ""
     return f"Ranges as given: {len(tensors)} tensors, of {len(fixed)} grids in the file{unused}"

@@ -1,8 +1,8 @@
-"""How good the outputs of a quantized model are, on samples that decided nothing.
+"""Measure the error of a quantized model's outputs on samples that decided nothing.
 
-Ranges are measured on all samples, so that each is compared with those of other folds
-(:mod:`transforms.pipelines.folds`). Where a model cannot be made so, samples are spared from the start, or it
-is said that they were used.
+Ranges are measured on all samples, so each sample runs through a model whose ranges are from other folds
+(:mod:`transforms.pipelines.folds`). If a model cannot be built for each fold, samples are held out from the
+start, or the result says that the samples were used.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from transforms.runtime.session import RunOptions
 from transforms.search.output_metrics import lost_rows
 
 See = Callable[[Feed, Feed], None]
-"""Told what is made of each feed."""
+"""Called with each feed and the outputs for it."""
 
 ModelOf = Callable[[int], gs.Graph]
-"""Makes the model for a fold, without the ranges that its samples have given."""
+"""Makes the model for a fold: with ranges from the samples of all other folds."""
 
 
 class UselessError(ValueError):
     """A language model whose probabilities are too far from those of the float model."""
 
     def __init__(self, outputs: Checked) -> None:
-        """Say how far they are."""
+        """Take the error of the outputs."""
         super().__init__(f"{outputs}, which is of no use")
         self.outputs = outputs
 
@@ -60,14 +60,14 @@ def check_outputs(
     *,
     random: CalibrationData | None = None,
 ) -> Checked | None:
-    """Return the error of the model of a work beside the float model; None without float outputs.
+    """Return the error of a quantized model against the float model; None without float outputs.
 
-    ``folds``: makes the model for each fold; without it, samples are such as decided nothing, if there are
-    any. The result is put into the record of what decided. An output whose rows numbers choose counts as what
-    is before that, and one that ends in a Softmax as what is before it. Texts of a model with caches in few
-    bits are read in two steps, so that what it has kept counts, if the float model makes the same of both.
-    ``random``: data to compare on that are no samples. Raises ValueError for a model that fails on a sample,
-    naming it.
+    ``folds``: makes the model for each fold; without it, samples that decided nothing are used, if there are
+    any. The result is also put into the record of decisions. An output whose rows depend on values counts as
+    the tensors that it is made of, and one that ends in a Softmax as the input of the Softmax. Texts of a
+    model with quantized caches are read in two steps, so that errors of the caches count, if the float model
+    gives the same outputs in one step and in two. ``random``: random data to compare on instead of samples.
+    Raises ValueError, naming the sample, for a model that fails on one.
     """
     data = random or work.data
     assert data is not None, "outputs are compared on samples"
@@ -84,9 +84,9 @@ def check_outputs(
 
 @dataclass(frozen=True)
 class _Spared:
-    """The places of samples that are compared; ``decided``: as of :class:`Checked`.
+    """The places of samples to compare; ``decided``: as of :class:`Checked`.
 
-    ``model_of``: makes the model for a fold; None if one runs all of them.
+    ``model_of``: makes the model for a fold; None if one model runs all samples.
     """
 
     places: Sequence[int]
@@ -95,12 +95,12 @@ class _Spared:
 
     @property
     def folds(self) -> list[int]:
-        """The fold of each sample; the same for all where one model runs all of them."""
+        """The fold of each sample; 0 for all if one model runs all samples."""
         return [fold_of(place) if self.model_of else 0 for place in self.places]
 
 
 def _spared(work: Work, count: int, *, texts: bool, folds: ModelOf | None) -> _Spared:
-    """Return which samples of so many are compared: such as decided nothing, if there are any."""
+    """Return which of ``count`` samples to compare: those that decided nothing, if there are any."""
     decisions = work.record.decisions
     chooses = bool(decisions.tried) or decisions.fitted or decisions.searched
     every = summarizing(count, texts=texts)
@@ -116,9 +116,10 @@ def _spared(work: Work, count: int, *, texts: bool, folds: ModelOf | None) -> _S
 def _compared(
     pair: tuple[gs.Graph, gs.Graph], samples: Sequence[tuple[str, Feed]], spared: _Spared, run: RunOptions
 ) -> Checked | None:
-    """Return the error of a quantized model beside the float one."""
+    """Return the error of a quantized model against the float model, the two graphs of ``pair``."""
     float_graph, quantized_graph = pair
     chosen = [samples[place] for place in spared.places]
+    # the judge runs the float model, with saturated outputs replaced by the input of their Softmax
     saturated, reference = in_both(*pair), copy_graph(float_graph)
     views = show_before_softmax(reference, saturated)
     judge = Judge(reference, [feed for _, feed in chosen], run, stays=True)
@@ -134,9 +135,10 @@ def _compared(
         if not judge.reference.outputs:
             return None
         answers, shapes = _Answers(class_output(float_graph), judge), ShapeWatch(judge.reference)
-        found = judge.errors_in_folds(_shown, spared.folds, steps, seen_by(answers.see, shapes.see))
-    if not np.isfinite(found.signal).all():
+        errors = judge.errors_in_folds(_shown, spared.folds, steps, seen_by(answers.see, shapes.see))
+    if not np.isfinite(errors.signal).all():
         return None
+    # figures of what counts: rows of equal shapes, the worst group of channels, logits apart
     names = judge.reference.outputs
     replaced = {name for name, view in zip(saturated, views, strict=True) if view in names}
     checked = Checked(
@@ -148,84 +150,89 @@ def _compared(
         folds=len(set(spared.folds)) if spared.model_of else 0,
         before_softmax=bool(replaced),
     )
-    found, checked, folds = _of_same_shapes(found, checked, shapes, spared.folds)
-    found, checked = _of_worst_channels(found, checked, judge.reference, replaced)
+    errors, checked, folds = _of_same_shapes(errors, checked, shapes, spared.folds)
+    errors, checked = _of_worst_channels(errors, checked, judge.reference, replaced)
     tokens = judge.reference.tokens([name for name in names if name not in replaced])
-    return _figures(found, tokens, checked, folds)
+    return _figures(errors, tokens, checked, folds)
 
 
 def seen_by(*watchers: See) -> See:
-    """Return what tells each of some watchers."""
+    """Return a function that calls each watcher."""
 
-    def _see(feed: Feed, made: Feed) -> None:
+    def _see(feed: Feed, outputs: Feed) -> None:
         for see in watchers:
-            see(feed, made)
+            see(feed, outputs)
 
     return _see
 
 
 def _of_same_shapes(
-    found: Errors, checked: Checked, shapes: ShapeWatch, folds: Sequence[int]
+    errors: Errors, checked: Checked, shapes: ShapeWatch, folds: Sequence[int]
 ) -> tuple[Errors, Checked, Sequence[int]]:
-    """Return errors of the samples in which outputs have the same shapes, of all where none has; how many
-    samples that are, and their folds. Where others stand for an output, its shape tells nothing of their
-    errors.
+    """Return errors and folds of the samples in which outputs have the same shapes; of all if none has.
+
+    The number of samples is entered in ``checked``. If other tensors are compared in place of an output, its
+    shape does not matter.
     """
-    told = shapes.found()
-    rows = np.array([not set(names) - told.judged.keys() for names in shapes.differing()])
+    watched = shapes.found()
+    rows = np.array([not set(names) - watched.judged.keys() for names in shapes.differing()])
     if rows.all() or not rows.any():
-        return found, replace(checked, shapes=told), folds
-    kept = Errors(found.errors[rows], found.signal[rows], found.count)
-    return kept, replace(checked, samples=int(rows.sum()), shapes=told), list(np.asarray(folds)[rows])
+        return errors, replace(checked, shapes=watched), folds
+    comparable = Errors(errors.errors[rows], errors.signal[rows], errors.count)
+    return (
+        comparable,
+        replace(checked, samples=int(rows.sum()), shapes=watched),
+        list(np.asarray(folds)[rows]),
+    )
 
 
 class _Answers:
-    """What a classifier answers to each sample; ``name``: of its output, None for other models."""
+    """Collects the answers of a classifier; ``name``: its output, None for other models."""
 
     def __init__(self, name: str | None, judge: Judge) -> None:
         self._name = name if name in judge.reference.outputs else None
-        self._judge, self._made = judge, dict[int, AnyArray]()
+        self._judge, self._outputs = judge, dict[int, AnyArray]()
 
-    def see(self, feed: Feed, made: Feed) -> None:
-        """Keep what was made of a sample."""
-        if self._name is not None and self._name in made:
-            self._made[id(feed)] = made[self._name]
+    def see(self, feed: Feed, outputs: Feed) -> None:
+        """Keep the output for a sample."""
+        if self._name is not None and self._name in outputs:
+            self._outputs[id(feed)] = outputs[self._name]
 
     def same(self) -> tuple[int, int] | None:
-        """Return in how many rows both models have the same answer, and of how many."""
+        """Return the number of rows in which both models have the same answer, and of all rows."""
         if self._name is None:
             return None
         reference, counts = self._judge.reference, list[tuple[int, int]]()
         for feed, expected in zip(reference.feeds, reference.made([self._name]), strict=True):
-            found = self._made.get(id(feed), np.zeros(0, np.float32))  # counts as another shape
-            counts.append(lost_rows((expected, {self._name: found})))
+            answer = self._outputs.get(id(feed), np.zeros(0, np.float32))  # counts as another shape
+            counts.append(lost_rows((expected, {self._name: answer})))
         lost, rows = (sum(each) for each in zip(*counts, strict=True))
         return rows - lost, rows
 
 
 def _of_worst_channels(
-    found: Errors, checked: Checked, reference: Reference, replaced: Collection[str]
+    errors: Errors, checked: Checked, reference: Reference, replaced: Collection[str]
 ) -> tuple[Errors, Checked]:
-    """Return errors with the worst group of channels alone of an output that has several, and which it is.
+    """Return errors with only the worst group of channels of each output, and note which groups these are.
 
     ``replaced``: outputs that do not count.
     """
-    columns, kept, words = reference.columns, list[int](), list[str]()
+    columns, worst_columns, words = reference.columns, list[int](), list[str]()
     for name in dict.fromkeys(name for name in columns if name not in replaced):
         places = [place for place, column in enumerate(columns) if column == name]
-        worst = int(np.argmin(np.nan_to_num(found.decibels[places], nan=np.inf)))
-        kept.append(places[worst])
+        worst = int(np.argmin(np.nan_to_num(errors.decibels[places], nan=np.inf)))
+        worst_columns.append(places[worst])
         if name in reference.groups:
             words.append(f"worst channels of '{name}': {reference.groups[name].label(worst)}")
-    return found.of_outputs(kept), replace(checked, channels=", ".join(words))
+    return errors.of_outputs(worst_columns), replace(checked, channels=", ".join(words))
 
 
-def _figures(found: Errors, tokens: Sequence[int], checked: Checked, folds: Sequence[int]) -> Checked:
-    """Return what is said of errors: of the logits where there are any, and of the other outputs apart."""
+def _figures(errors: Errors, tokens: Sequence[int], checked: Checked, folds: Sequence[int]) -> Checked:
+    """Enter the figures of errors: if there are logits, theirs, and those of all other outputs apart."""
     if not tokens:
-        error, decibels_error = figure_of(found, folds)
+        error, decibels_error = figure_of(errors, folds)
         return replace(checked, error=error, decibels_error=decibels_error)
-    others = [place for place in range(found.count) if place not in tokens]
-    apart = found.of_outputs(others).relative if others else None
-    error = found.of_outputs(tokens).relative
-    return replace(checked, error=error, of_tokens=True, others=apart, others_count=len(others))
+    rest = [place for place in range(errors.count) if place not in tokens]
+    rest_error = errors.of_outputs(rest).relative if rest else None
+    error = errors.of_outputs(tokens).relative
+    return replace(checked, error=error, of_tokens=True, others=rest_error, others_count=len(rest))

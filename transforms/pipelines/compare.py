@@ -1,4 +1,4 @@
-"""Step: compare the model with the float model once nothing changes its numbers any more."""
+"""Step: compare the final model with the float model."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from transforms.pipelines.work import Work
 
 
 def compare(work: Work) -> None:
-    """Compare outputs on samples that decided nothing, and hold the model to its goal as it is written.
+    """Compare outputs on samples that decided nothing, and check the target again on the model as written.
 
-    Where nothing was looked at before, models are compared only after changes that nothing has measured.
-    Without samples, models that round activations at run time are compared on random tokens or numbers.
-    Raises UselessError for a language model of no use, TargetError for one that misses its goal now.
+    If the options do not ask for a comparison, the model is compared only after changes that nothing has
+    measured. Without samples, models that round activations at run time are compared on random tokens or
+    numbers. Raises UselessError for a language model of no use, TargetError for a model that now misses its
+    target.
     """
     first = work.record.first
     assert first is not None, "the model was tried out"
     if work.data is None and work.scheme.is_dynamic and work.options.may_compare:
         _compare_on_random(work, first)
         return
+    # what follows all choices, by options or after a faulty node, has not been measured
     last = work.options.changes_last
     if work.data is None or not work.options.may_compare or not (work.options.compares or last or first.kept):
         return
@@ -42,7 +44,7 @@ def compare(work: Work) -> None:
 
 
 def _checked(work: Work, graph: gs.Graph) -> Checked | None:
-    """Return the error of the model, on samples held out in folds if it has models for these."""
+    """Return the error of the model, on samples held out in folds if it can be built for each fold."""
     floats = work.float_form()
     try:
         return check_outputs(work, floats, graph, Folds(work, floats) if has_folds(work) else None)
@@ -52,7 +54,7 @@ def _checked(work: Work, graph: gs.Graph) -> Checked | None:
 
 
 def _compare_on_random(work: Work, first: FirstRun) -> None:
-    """Compare outputs on what outliers were looked for on; note why not where the model does not take it."""
+    """Compare outputs on random feeds as in the search for outliers; note why if the model fails on them."""
     if first.why_not is not None or first.not_run or too_large(work.graph):
         return
     work.events.phase("comparing outputs")
@@ -71,7 +73,7 @@ def _compare_on_random(work: Work, first: FirstRun) -> None:
 
 
 def _check_goal(work: Work) -> None:
-    """Note the value of a model as it is written; TargetError if it misses its goal and must not."""
+    """Record the metric of the model as written; TargetError if it misses its target, unless allowed."""
     goal, apart = work.options.goal, work.held_out
     if goal is None or apart is None:
         return
@@ -79,13 +81,13 @@ def _check_goal(work: Work) -> None:
 
     of_fold = folds_for_goal(work, lambda: work)
     bench = goal_bench(work.float_form(), apart.feeds, goal, work.run_here, of_fold=of_fold)
-    found = bench.scored(work.graph)
+    scored = bench.scored(work.graph)
     if not work.options.allow_miss:
-        goal.check(found.value, f"the model as it is written, on {apart.where},", found.error)
-    said = goal.text(found.value, found.error)
+        goal.check(scored.value, f"the model as it is written, on {apart.where},", scored.error)
+    metric = goal.text(scored.value, scored.error)
     from transforms.pipelines.keep_figure import keep_figure
 
-    keep_figure(work, found.value, found.error)
-    missed = "" if goal.is_shown(found) else "missed, "
-    line = f"Target of {goal.bound}: {missed}{said} on {apart.where} as it is written"
+    keep_figure(work, scored.value, scored.error)
+    missed = "" if goal.is_shown(scored) else "missed, "
+    line = f"Target of {goal.bound}: {missed}{metric} on {apart.where} as it is written"
     work.record.rechecked.append(line)

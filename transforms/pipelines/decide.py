@@ -1,4 +1,4 @@
-"""Step: let the outputs on samples decide what the scheme leaves open, by moves one after the other."""
+"""Step: decide the 'auto' keys of the scheme by the outputs on samples, with one move after the other."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ log = logging.getLogger(__name__)
 
 
 def try_float_tensors(best: Best) -> None:
-    """Leave tensors in float that hold most of the error, or lose most of a token, without a target.
+    """Leave tensors in float that hold most of the error, or lose most of a token.
 
-    For the processor's kernels they are tried at the end (:mod:`transforms.pipelines.beside_preset`): layers
-    in float cost less time.
+    Not for a target device: for the processor's kernels, layers in float are tried at the end, which cost
+    less time (:mod:`transforms.pipelines.beside_preset`).
     """
     if not best.asked.keep_float or best.asked.target:
         return
@@ -68,17 +68,17 @@ MOVES: tuple[Move, ...] = (
     try_headroom,
     try_lossy_layers,
 )
-"""The moves of ``decide`` in order: those that bring most come before others can take their runs.
+"""The moves of ``decide`` in order: those that gain most come first, while there are runs left.
 
-Forms of the graph come first, and ranges once more where channels have changed the form. Layers in float cost
-bytes: they come last.
+Changes of channels precede ranges, which are tried again if channels have changed. Layers in float cost bytes
+and come last.
 """
 
 
 def decide(work: Work) -> None:
-    """Close the scheme by the outputs on samples, and bring the graph into the form that they chose.
+    """Decide all 'auto' keys of the scheme by the outputs on samples, and change the graph accordingly.
 
-    Rules close it where the step ``measure`` opened no judge, or the judge has too little to go by.
+    Rules decide if the step ``measure`` opened no judge, or the judge cannot judge.
     """
     if work.judge is None:
         return
@@ -90,6 +90,7 @@ def decide(work: Work) -> None:
         else:
             run_feature_rows(work, features.asked_for(work.asked, *work.asked.layers.values()), "unjudged")
             prepared = work.scheme  # the graph has its form already
+    # a scheme without ranges has fewer moves; one sample cannot judge
     elif statistics is None:
         work.scheme = _without_ranges(work, work.judge)
     elif not work.judge.can_judge:
@@ -114,7 +115,7 @@ def _moves(work: Work) -> Sequence[Move]:
 
 
 def _move_outliers(work: Work, judge: Judge) -> None:
-    """Move outliers of what is rounded at run time if outputs are better for it."""
+    """Move outliers of dynamically quantized tensors if outputs gain from it."""
     form = Form(work.graph, work.scheme, None, judge, work.plan, work.base.memory)
     best = _best(work, form, Budget(sys.maxsize))
     try_outliers(best)
@@ -122,7 +123,7 @@ def _move_outliers(work: Work, judge: Judge) -> None:
 
 
 def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:
-    """Try the moves one after another, from the rules on, and take over what they found."""
+    """Try the moves one after another, starting from the rules, and take over the best scheme."""
     start = work.scheme if work.asked.per_channel != AUTO else work.scheme.with_(per_channel=True)
     budget = Budget.of(work.graph, statistics, work.options.effort)
     log.info("%d runs, a model costs %d", budget.runs, budget.opened)
@@ -137,7 +138,7 @@ def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:
 
 
 def _tell_left(work: Work) -> None:
-    """Note which moves were not made for want of runs, and the option that has more of them."""
+    """Note the moves that were skipped because runs were used up, and the option for more runs."""
     decisions = work.record.decisions
     if decisions.left:
         moves = ", ".join(dict.fromkeys(move for move, _ in decisions.left))
@@ -146,9 +147,9 @@ def _tell_left(work: Work) -> None:
 
 
 def _without_ranges(work: Work, judge: Judge) -> Scheme:
-    """Return the scheme of formats without ranges, with the tensors in float that they do not suit.
+    """Return the scheme of formats without ranges, with unsuitable tensors in float.
 
-    Numbers beyond float16 become its largest one, which is as good as any in a mask: the judge decides.
+    Numbers beyond the largest float16 are clipped to it, which does no harm in a mask: the judge decides.
     """
     ruled, asked = work.scheme, work.asked
     plan = work.plan()
@@ -157,12 +158,12 @@ def _without_ranges(work: Work, judge: Judge) -> Scheme:
     assert work.data is not None, "the judge has samples"
     data = replace(work.data, source=judge.reference.feeds, cache=None)
     near, beyond = large_tensors(work.graph, plan, data)
-    kept = ruled.with_(tensors={**ruled.tensors, **dict.fromkeys(near, FLOAT32)})
+    scheme = ruled.with_(tensors={**ruled.tensors, **dict.fromkeys(near, FLOAT32)})
     if near:
         work.record.decisions.notes.append(f"Kept in float, near the largest float16: {some_names(near)}")
     if not judge.can_judge:
-        return kept
-    form = Form(work.graph, kept, None, judge, work.plan, work.base.memory)
+        return scheme
+    form = Form(work.graph, scheme, None, judge, work.plan, work.base.memory)
     best = _best(work, form, Budget(sys.maxsize))
     if beyond:
         try_given_tensors(best, beyond, 2 * PRICE)
@@ -171,7 +172,7 @@ def _without_ranges(work: Work, judge: Judge) -> Scheme:
 
 
 def _best(work: Work, form: Form, budget: Budget) -> Best:
-    """Return where the search starts, with what moves need to make other forms of the graph."""
+    """Return the start of a search, with the functions by which moves change channels and calibrate again."""
 
     def _rewrite(graph: gs.Graph, scheme: Scheme) -> None:
         change_channels(work, graph, scheme.with_(equalize_layers=False, rotate_channels=False), Record())

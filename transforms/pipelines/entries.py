@@ -1,4 +1,4 @@
-"""The metadata of a model that is made, and the bytes of its files."""
+"""Compute the metadata of a quantized model, and the bytes of its files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bytes_written(
     record: Record,
     exported: model_io.Exported | None = None,
 ) -> int:
-    """Return the most bytes that the files of a graph may take."""
+    """Return an upper bound of the bytes of the files of a graph."""
     return model_io.bytes_written(
         graph,
         metadata=entries(work, scheme, record),
@@ -41,17 +41,15 @@ def bytes_written(
 
 
 def final_entries(work: Work) -> dict[str, str]:
-    """Return the metadata of the model as it was tried out.
+    """Return the metadata of the final model.
 
-    Raises TargetError for a file above the size that mixed precision had to meet: tuning, or nodes left in
-    float, may add to a model.
+    Raises TargetError for a file above the ``size_target`` of mixed precision: tuning, or nodes left in float
+    after the first run, may enlarge a model.
     """
     rule = work.asked.auto_mixed_precision
     if rule is not None and rule.size_target is not None:
         exported = None if work.record.first is None else work.record.first.exported
-        taken = bytes_written(work, work.graph, work.scheme, work.record, exported)
-        if taken > rule.size_target:
-            raise TargetError(
-                f"size_target {rule.size_target:,} bytes is exceeded: the model takes {taken:,}"
-            )
+        size = bytes_written(work, work.graph, work.scheme, work.record, exported)
+        if size > rule.size_target:
+            raise TargetError(f"size_target {rule.size_target:,} bytes is exceeded: the model takes {size:,}")
     return entries(work, work.scheme, work.record)

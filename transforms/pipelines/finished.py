@@ -1,4 +1,4 @@
-"""Layers that a job keeps until its model is written, by all that their weights depend on."""
+"""Find the finished layers of an interrupted job, by a key of all that their weights depend on."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 def finished_layers(work: Work, float_graph: gs.Graph, *more: str) -> LayerFiles | None:
-    """Return where the layers of a job are kept, None where they are not.
+    """Return the files of finished layers of a job; None if layers are not kept.
 
-    ``more``: what their weights depend on beside the float model, the scheme and the samples. A line tells of
-    layers that are there already, and a warning of those that are not used.
+    ``more``: further inputs of the weights, besides the float model, the scheme and the samples. A note tells
+    how many layers are finished already, a warning how many files belong to other jobs.
     """
-    kept = work.options.finished
-    if kept is None or work.data is None:
+    store = work.options.finished
+    if store is None or work.data is None:
         return None
-    others, run = kept.others, work.data.run or work.options.run
-    read = work.data.feeds(float_graph).hash(), run.provider, str(work.data.memory_limit)
-    found = kept.walk(model_hash(float_graph), work.scheme.to_toml(), *read, *more)
-    if kept.others > others:
-        unused = f"{counted(kept.others, 'layer')} of another model, scheme or other samples"
-        work.events.warn(f"Warning: '{kept.folder}' holds {unused}: not used")
-    if found.count:
-        work.events.note(f"Resumed: {counted(found.count, 'layer')} were finished in '{kept.folder}'")
-    return found
+    before, run = store.others, work.data.run or work.options.run
+    digests = work.data.feeds(float_graph).hash(), run.provider, str(work.data.memory_limit)
+    files = store.walk(model_hash(float_graph), work.scheme.to_toml(), *digests, *more)
+    if store.others > before:
+        unused = f"{counted(store.others, 'layer')} of another model, scheme or other samples"
+        work.events.warn(f"Warning: '{store.folder}' holds {unused}: not used")
+    if files.count:
+        work.events.note(f"Resumed: {counted(files.count, 'layer')} were finished in '{store.folder}'")
+    return files

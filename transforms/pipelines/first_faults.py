@@ -1,4 +1,4 @@
-"""What a first run shows to be wrong, in words, and the node that it is found at."""
+"""Describe the faults that a first run shows, and find the faulty node."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from transforms.runtime.trial import Case, Trial
 from transforms.search.output_metrics import is_float_array
 
 _GOOD = 0.1
-"""Squared error of an output by its power up to which a model computes it: what it makes of other sizes can
-then be held against that."""
+"""Largest relative squared error of an output that counts as computed, so that other sizes are compared with
+it."""
 
 
 def fault(exported: Exported, case: Case, trial: Trial, run: RunOptions) -> tuple[str, str]:
-    """Return what is wrong in words, and the name of the tensor that the node makes, empty if unknown."""
-    change = None if trial.failure else max(one.between for one in trial.wrong.values())
+    """Return the fault in words, and the first output of the faulty node, empty if unknown."""
+    change = None if trial.failure else max(error.between for error in trial.wrong.values())
     from transforms.runtime.find_fault import find_fault  # rarely needed
 
     node = find_fault(*exported, case.feed, run, change)
@@ -34,22 +34,24 @@ def fault(exported: Exported, case: Case, trial: Trial, run: RunOptions) -> tupl
 def _wrong(trial: Trial) -> str:
     name, errors = next(iter(trial.wrong.items()))
     how, contrast = ("with its default", "without") if errors.is_made_wrong else ("without", "with it")
-    made, plain = in_decibels(errors.made), in_decibels(errors.plain)
-    wrong, right = (made, plain) if errors.is_made_wrong else (plain, made)
+    optimized, plain = in_decibels(errors.made), in_decibels(errors.plain)
+    wrong, right = (optimized, plain) if errors.is_made_wrong else (plain, optimized)
     return f"{how} optimization computes it wrongly: output '{name}' at {wrong} dB, {right} dB {contrast}"
 
 
 def useless(cases: Sequence[Case], trials: Sequence[Trial]) -> str:
-    """Return which output is of no use at another size, empty if none is.
+    """Return in words an output that is of no use at another size, empty if there is none.
 
-    One that is good at the first size, and whose error at another one is larger than the output is at either.
+    It is good at the first size, and its error at another size exceeds the power of the output at either.
     """
     for case, trial in zip(cases[1:], trials[1:], strict=True):
         for name, errors in trial.errors.items():
             first = trials[0].errors.get(name)
             if first and first.plain <= _GOOD and _is_useless(first, errors):
-                other, one = in_decibels(errors.plain), in_decibels(first.plain)
-                return f"output '{name}' is at {other} dB on {case.where}, but {one} dB at its first sizes"
+                other, initial = in_decibels(errors.plain), in_decibels(first.plain)
+                return (
+                    f"output '{name}' is at {other} dB on {case.where}, but {initial} dB at its first sizes"
+                )
     return ""
 
 
@@ -58,13 +60,13 @@ def _is_useless(first: OutputErrors, errors: OutputErrors) -> bool:
 
 
 def is_of_the_float_model(source: Source, reference: FloatRun, run: RunOptions) -> bool:
-    """Return whether ONNX Runtime with optimization fails on the float model, too, or computes another thing.
+    """Return whether ONNX Runtime with optimization fails on the float model, too, or computes it wrongly.
 
-    It goes by declared sizes, which may be those of one sample.
+    Its optimization relies on declared sizes, which may be those of one sample.
     """
     try:
-        made = run_in_time(source.open(run), reference.feed)
+        outputs = run_in_time(source.open(run), reference.feed)
     except Exception:  # of the runtime, which shares no narrower class
         return True
     arrays = ((name, array) for name, array in reference.outputs.items() if is_float_array(array))
-    return any(relative_error(array, made[name]) > NOTICED for name, array in arrays)
+    return any(relative_error(array, outputs[name]) > NOTICED for name, array in arrays)

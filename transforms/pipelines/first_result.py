@@ -10,20 +10,20 @@ from transforms.run.beside_float import BesideFloat
 from transforms.runtime.trial import Trial
 
 RANDOM = "random numbers"
-"""Fed where there is no sample."""
+"""Name of the feed without samples."""
 
 
 @dataclass
 class FirstRun:
-    """A model as it is exported, and what its first run showed.
+    """The exported model and the results of its first run.
 
-    ``why_not``: why the CPU provider does not open it; ``not_run``: why it was only opened. ``sample``: what
-    it was run on, with the result ``trial``, and ``feeds``, its own and that of the float model; ``rounded``:
-    the same where ONNX Runtime rounds inputs of products, ``saturated`` where sums of 8-bit products saturate
-    on this processor; session options prevent both, the second one where no nodes share a weight. ``kept``: a
-    line on each node that was left in float; ``wrong``: on one that was not. ``fixed``: free sizes that were
-    never other ones; ``once``: the sizes of the only step that a large model was run for. ``time``: how fast
-    it is, if timed.
+    ``why_not``: why the CPU provider does not open it; ``not_run``: why it was opened but not run.
+    ``sample``: the name of the feed; ``feeds``: those of the model and of the float model; ``trial``: the
+    result. ``rounded``: the result in a session in which ONNX Runtime rounds inputs of products;
+    ``saturated``: where sums of 8-bit products saturate on this processor. Session options prevent the
+    former, and the latter if no nodes share a weight. ``kept``: a line on each node that was left in float;
+    ``wrong``: on a wrong node that was not. ``fixed``: free dimensions for which no other size was run;
+    ``once``: the sizes of the only step that a large model was run for. ``time``: the timing, if any.
     """
 
     exported: Exported

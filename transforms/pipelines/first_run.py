@@ -1,4 +1,4 @@
-"""The first run of a model, before its file gets its name: as its users run it, against the float model."""
+"""Run a model once before it is saved, as its users will, and compare it with the float model."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ from transforms.runtime.session import RunOptions, why_not_on_cpu
 from transforms.runtime.trial import Case, Outputs, try_model, try_once
 
 _MOST_KEPT = 16
-"""Nodes left in float before a model is refused: each takes twenty sessions to find."""
+"""Most nodes that are left in float before a model is refused: finding one takes twenty sessions."""
 
 
 @dataclass(frozen=True)
 class FirstRunOptions:
-    """How a model is run for the first time.
+    """Options of the first run.
 
-    ``source``: the float model. Without ``samples`` random numbers are fed. ``functions``:
-    whether operators of ours get them. ``mends``: nodes that the runtime computes wrongly are left in float,
-    or the model is refused; else, for a model that is made for another runtime, it is said.
+    ``source``: the float model. Without ``samples``, inputs are random numbers. ``functions``: whether custom
+    operators are exported with functions. ``mends``: whether nodes that the runtime computes wrongly are left
+    in float, and the model is refused if that does not help; else, for a model made for another runtime, the
+    fault is only reported.
     """
 
     source: Source
@@ -56,85 +57,88 @@ class FirstRunOptions:
 
 
 def first_run(graph: gs.Graph, options: FirstRunOptions) -> FirstRun:
-    """Export a graph, and run it once before it is saved, and once more where sizes of inputs are free.
+    """Export a graph and run it once, and again for other sizes if dimensions of inputs are free.
 
-    A large model is run for one step alone (:mod:`transforms.pipelines.one_step`).
+    A large model is run for one step only (:mod:`transforms.pipelines.one_step`).
 
     A node that ONNX Runtime computes wrongly when it optimizes the model is left in float, in the graph, but
-    not where sums of weights saturate that were made without regard to that.
-    Raises ModelError, naming node and reason, for a model that does not run although the float model does,
-    or that is computed wrongly all the same, or that no tool could read; nothing is saved then.
+    not if 8-bit sums saturate because the scheme allows it. Raises ModelError, naming node and reason, for a
+    model that does not run although the float model does, that is still computed wrongly, or that no tool
+    could read; the model is then not to be saved.
     """
     exported = _export(graph, options)
     refuse_unreadable(*exported)
     stored = options.source.stored_bytes(graph)
     large = is_large(exported, stored)
-    found = FirstRun(exported, why_not_on_cpu(*exported), why_not_opened(exported, stored) if large else "")
-    if found.why_not is not None or found.not_run:
-        return found
-    run = RunOptions(threads=options.threads, spin=False, arena=False)  # for one run neither pays
+    result = FirstRun(exported, why_not_on_cpu(*exported), why_not_opened(exported, stored) if large else "")
+    if result.why_not is not None or result.not_run:
+        return result
+    # a session for a single run: neither spinning threads nor an arena pay
+    run = RunOptions(threads=options.threads, spin=False, arena=False)
     try:
         inputs = model_inputs(graph)
     except ModelError as error:  # bfloat16, for example, or a sequence
-        return replace(found, not_run=str(error))
-    made = Made(graph, exported[0].graph)
+        return replace(result, not_run=str(error))
+    quantized = Made(graph, exported[0].graph)
     try:
         if large:
-            floats = FloatRuns(run_one_step(options.source, options.samples, inputs, made, run), 0)
-            found.once = floats.first.sizes
+            floats = FloatRuns(run_one_step(options.source, options.samples, inputs, quantized, run), 0)
+            result.once = floats.first.sizes
         else:
-            floats = run_float(options.source, options.samples, inputs, made, run)
+            floats = run_float(options.source, options.samples, inputs, quantized, run)
     except Exception as error:  # of the runtime, which shares no narrower class, and on the float model
-        return replace(found, not_run=f"the float model does not run: {said_by_runtime(error)}")
-    found.sample, found.fixed = floats.first.sample, floats.fixed
+        return replace(result, not_run=f"the float model does not run: {said_by_runtime(error)}")
+    # the float model has run: now the model on the same feeds
+    result.sample, result.fixed = floats.first.sample, floats.fixed
     if floats.at_once > MOST_AT_ONCE:
-        taken = f"its tensors take {floats.at_once:,} bytes at once, more than {MOST_AT_ONCE:,}"
-        return replace(found, not_run=taken)
-    return _run_beside(graph, found, floats, inputs, run, options)
+        reason = f"its tensors take {floats.at_once:,} bytes at once, more than {MOST_AT_ONCE:,}"
+        return replace(result, not_run=reason)
+    return _run_beside(graph, result, floats, inputs, run, options)
 
 
 def _run_beside(
     graph: gs.Graph,
-    found: FirstRun,
+    result: FirstRun,
     floats: FloatRuns,
     inputs: Sequence[ModelInput],
     run: RunOptions,
     options: FirstRunOptions,
 ) -> FirstRun:
-    """Run the model on the feeds of the float model, as far as they fit its inputs."""
+    """Run the model on those feeds of the float model that fit its inputs."""
     try:
         feed = _fed(graph, inputs, floats.first)
     except ValueError:
-        return replace(found, not_run=f"{found.sample} has other shapes than its inputs")
-    found.feeds = feed, floats.first.feed
-    known = _comparable(graph, found.exported[0])
-    cases, pairs = [Case(feed, _of(known, floats.first))], [floats.first]
+        return replace(result, not_run=f"{result.sample} has other shapes than its inputs")
+    result.feeds = feed, floats.first.feed
+    comparable = _comparable(graph, result.exported[0])
+    cases, pairs = [Case(feed, _of(comparable, floats.first))], [floats.first]
     for other in floats.others:
         try:
-            cases.append(Case(_fed(graph, inputs, other), _of(known, other), other.sample))
-        except ValueError:  # the same
-            found.fixed.append(other.sizes)
+            cases.append(Case(_fed(graph, inputs, other), _of(comparable, other), other.sample))
+        except ValueError:  # it has other shapes, too
+            result.fixed.append(other.sizes)
         else:
             pairs.append(other)
     try:
-        return _run(graph, found, cases, pairs, run, options)
+        return _run(graph, result, cases, pairs, run, options)
     except TimeoutError as error:
-        return replace(found, not_run=str(error))
+        return replace(result, not_run=str(error))
     except ModelError as error:
-        if found.trial is None and any(judged != [name] for name, judged in judged_tensors(graph).items()):
-            return replace(found, not_run=f"it fails on {found.sample}: {error}")
-        if sizes := two_sizes({one.name: one.shape for one in graph.inputs}, feed):
-            raise ModelError(f"{found.sample}: {sizes}") from error
+        if result.trial is None and any(judged != [name] for name, judged in judged_tensors(graph).items()):
+            return replace(result, not_run=f"it fails on {result.sample}: {error}")
+        if sizes := two_sizes({tensor.name: tensor.shape for tensor in graph.inputs}, feed):
+            raise ModelError(f"{result.sample}: {sizes}") from error
         raise
 
 
 def _fed(graph: gs.Graph, inputs: Sequence[ModelInput], reference: FloatRun) -> dict[str, AnyArray]:
-    """Return the feed of a model for one of its float model; ValueError if it does not fit."""
+    """Return the feed of the float model in the form of the inputs; ValueError if it does not fit."""
     view = features.view_of(graph)
-    taken = reference.feed if view is None else view.fed(reference.feed)
-    pairs = [(one, taken[one.name]) for one in inputs]
+    source = reference.feed if view is None else view.fed(reference.feed)
+    pairs = [(tensor, source[tensor.name]) for tensor in inputs]
     feed = {
-        one.name: array.astype(one.dtype, copy=False).reshape(taken_shape(one, array)) for one, array in pairs
+        tensor.name: array.astype(tensor.dtype, copy=False).reshape(taken_shape(tensor, array))
+        for tensor, array in pairs
     }
     check_feed(inputs, feed, reference.sample)
     return feed
@@ -146,56 +150,58 @@ def _of(names: Collection[str], reference: FloatRun) -> Outputs:
 
 def _run(
     graph: gs.Graph,
-    found: FirstRun,
+    result: FirstRun,
     cases: list[Case],
     pairs: list[FloatRun],
     run: RunOptions,
     options: FirstRunOptions,
 ) -> FirstRun:
-    """Run the model on cases, each the pair of a run of the float model, and again after each node that is
-    left in float."""
-    light = found.exported[0].graph
-    contradiction = "" if found.has_sample else Made(graph, light).contradiction(pairs[0].outputs)
-    attempt = try_model if found.once is None else try_once
+    """Run the model on cases, paired with runs of the float model, until no node has to be left in float."""
+    light = result.exported[0].graph
+    contradiction = "" if result.has_sample else Made(graph, light).contradiction(pairs[0].outputs)
+    attempt = try_model if result.once is None else try_once
     while True:
-        trials = attempt(*found.exported, cases, run)
-        if found.saturated and any(trial.failure for trial in trials):
-            found.trial = found.saturated  # ONNX Runtime 1.32 widens no weight that nodes share
-            return found
-        found.trial = trials[0]
+        trials = attempt(*result.exported, cases, run)
+        if result.saturated and any(trial.failure for trial in trials):
+            result.trial = result.saturated  # ONNX Runtime 1.32 widens no weight that nodes share
+            return result
+        result.trial = trials[0]
         broken = next((place for place, trial in enumerate(trials) if trial.failure or trial.wrong), None)
         if broken is None:
+            # no node is wrong; at other sizes an output may still be of no use
             if reason := useless(cases, trials):
                 raise ModelError(reason)
-            return found
+            return result
         if contradiction:
-            return replace(found, trial=None, sample="", not_run=contradiction)
+            return replace(result, trial=None, sample="", not_run=contradiction)
         if broken and is_of_the_float_model(options.source, pairs[broken], run):
-            found.fixed.append(pairs[broken].sizes)
+            result.fixed.append(pairs[broken].sizes)
             del cases[broken], pairs[broken]
             continue
+        # session options may prevent the fault: the first run then records both results
         if rounded_inputs(graph) and not run.full_inputs:
-            run, found.rounded = replace(run, full_inputs=True), found.trial
+            run, result.rounded = replace(run, full_inputs=True), result.trial
             continue
-        is_asked_for = trials[broken].wrong and sums_saturate() and saturating_products(graph)
-        if is_asked_for and not run.exact_sums:  # by saturation = "ignore", or made for another runtime
-            run, found.saturated = replace(run, exact_sums=True), found.trial
+        saturates = trials[broken].wrong and sums_saturate() and saturating_products(graph)
+        if saturates and not run.exact_sums:  # by saturation = "ignore", or made for another runtime
+            run, result.saturated = replace(run, exact_sums=True), result.trial
             continue
-        reason, made = fault(found.exported, cases[broken], trials[broken], run)
+        reason, faulty = fault(result.exported, cases[broken], trials[broken], run)
         if not options.mends:
-            return replace(found, wrong=[reason])
+            return replace(result, wrong=[reason])
         from transforms.leave_float import leave_float  # rarely needed
 
-        if len(found.kept) == _MOST_KEPT or not leave_float(graph, made):
+        if len(result.kept) == _MOST_KEPT or not leave_float(graph, faulty):
             raise ModelError(reason)
-        found.kept.append(reason)
-        found.exported = _export(graph, options)
+        result.kept.append(reason)
+        result.exported = _export(graph, options)
 
 
 def _comparable(graph: gs.Graph, light: onnx.ModelProto) -> Collection[str]:
-    """Return the names of outputs whose numbers have those of another run for each of them.
+    """Return the names of outputs whose elements correspond to those of the float model.
 
-    Not so if the model draws numbers, or where numbers decide how many rows there are.
+    There are none if the model draws random numbers; outputs whose number of rows depends on values are left
+    out.
     """
     if not_repeatable(light.graph):
         return ()

@@ -1,4 +1,4 @@
-"""Step: round weights of few bits, or of 8 where none has few, by the outputs of their layers on samples."""
+"""Step: round weights so that the outputs of their layers on samples have the least error."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from transforms.scheme.fitted_weights import has_8_bits, has_few_bits
 
 
 def fit(work: Work) -> None:
-    """Round weights of few bits, or of 8 where none has few, by the outputs of their layers, in place.
+    """Round weights of few bits, or of 8 bits if none has few, to fit the outputs of their layers, in place.
 
-    Warns of texts with fewer tokens than a layer has inputs. Raises ValueError for a model that fails on a
-    sample.
+    Warns if the texts have fewer tokens than a layer has inputs. Raises ValueError for a model that fails on
+    a sample.
     """
     from transforms.finetune.fit_weights import fit_weights, options_for
 
@@ -54,7 +54,7 @@ def fit(work: Work) -> None:
 
 
 class _Rows:
-    """Layers that had fewer rows to be fitted to than they have inputs; ``few``: how many."""
+    """Counts layers with fewer rows of samples than inputs; ``few``: their number."""
 
     def __init__(self) -> None:
         self.few, self._first = 0, ""
@@ -66,12 +66,12 @@ class _Rows:
             self.few += 1
 
     def __str__(self) -> str:
-        others = f", {counted(self.few - 1, 'other layer')} too few as well" if self.few > 1 else ""
-        return f"{self._first}{others}: weights suit these texts more than others; more samples help"
+        more = f", {counted(self.few - 1, 'other layer')} too few as well" if self.few > 1 else ""
+        return f"{self._first}{more}: weights suit these texts more than others; more samples help"
 
 
 def _samples(data: CalibrationData, graph: gs.Graph, *, texts: bool) -> dict[str, Feed]:
-    """Return as many samples as are enough, evenly spread over those that may decide, by name."""
+    """Return enough samples, evenly spaced among those that may decide, by name."""
     source = data.feeds(graph)
     count = operator.length_hint(source, 0) or sum(1 for _ in source)
     return dict(taken(source, set(fitting(count, texts=texts))))

@@ -1,4 +1,4 @@
-"""Runs of the float model that a first run is held against: one feed, and others of other sizes."""
+"""Run the float model for the first run to compare with: on one feed, and on feeds of other sizes."""
 
 from __future__ import annotations
 
@@ -32,25 +32,27 @@ Samples = Callable[[Sequence[ModelInput]], Iterable[tuple[str, Feed]]]
 """Returns named feeds for the inputs of a model."""
 
 MOST_AT_ONCE = 1 << 26
-"""Bytes of tensors at once above which a model is not run. Copies and outputs of three sessions take about
-three times that, and tools 200 MB beyond a plain run (tests/whole_models/test_bounded_memory.py)."""
+"""Most bytes of tensors that are alive at once in a model that is run. Copies and outputs of three sessions
+take about three times that, and tools 200 MB more than a plain run
+(tests/whole_models/test_bounded_memory.py)."""
 
 _MOST_PROPOSED = 1000
 _SECONDS = 0.5
-"""Proposals of other sizes that are looked at, and seconds of processors that runs of them may take."""
+"""Most proposals of other sizes to consider, and the processor seconds that runs of them may take."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """What is made of a float model, as a graph and exported."""
+    """A quantized model, as a graph and exported."""
 
     graph: gs.Graph
     light: onnx.GraphProto
 
     def bytes_of(self, feed: Feed) -> int:
-        """Return what tensors take at once for a feed, those aside whose sizes numbers decide.
+        """Return the most bytes of tensors alive at once for a feed, without those sized by values.
 
-        Also those of a model with a constant that only our operators can size; the float model's was sized.
+        Returns 0 for a model with a constant of unknown size, as of a custom operator: the float model has
+        been sized.
         """
         try:
             return TensorSizes(self.graph, (), lambda *_: {}).of(feed).at_once
@@ -58,9 +60,9 @@ class Made:
             return 0
 
     def contradiction(self, outputs: Outputs) -> str:
-        """Return how outputs of the float model contradict a declared shape, empty if they do not.
+        """Return in words the output of the float model that contradicts its declared shape, empty if none.
 
-        The optimization of ONNX Runtime goes by what is declared.
+        The optimization of ONNX Runtime relies on declared shapes.
         """
         for tensor in self.graph.outputs:
             declared, value = shape_of(tensor), outputs.get(str(tensor.name))
@@ -71,7 +73,7 @@ class Made:
 
 @dataclass(frozen=True)
 class FloatRun:
-    """A feed of the float model, in words, and what that makes of it; ``sizes``: those that are other."""
+    """A feed of the float model, its name in words, and the outputs; ``sizes``: changed sizes, in words."""
 
     sample: str
     feed: Feed
@@ -81,9 +83,10 @@ class FloatRun:
 
 @dataclass(frozen=True)
 class FloatRuns:
-    """The first run of a float model, and those of other sizes that it takes.
+    """The first run of a float model, and ``others``, runs at other sizes.
 
-    ``at_once``: bytes of tensors of the first. ``fixed``: free dimensions of which no other size was found.
+    ``at_once``: bytes of tensors alive at once in the first. ``fixed``: free dimensions for which the model
+    takes no other size.
     """
 
     first: FloatRun
@@ -93,56 +96,56 @@ class FloatRuns:
 
 
 def run_float(
-    source: Source, samples: Samples | None, inputs: Sequence[ModelInput], made: Made, run: RunOptions
+    source: Source, samples: Samples | None, inputs: Sequence[ModelInput], quantized: Made, run: RunOptions
 ) -> FloatRuns:
-    """Run the float model in a file on the first sample, or random numbers, and on other sizes of that.
+    """Run the float model on the first sample, or on random numbers, and on the same feed in other sizes.
 
-    ``inputs``: those of what is made of it, whose free dimensions get other sizes. The float model is not
-    optimized: it shows what its file says. Raises what its run does.
+    ``inputs``: those of the quantized model, whose free dimensions get other sizes. The float model runs
+    without optimization, as a reference. Raises as its first run does.
     """
     model, start = source.open(replace(run, optimize=False)), time.process_time()
     if samples is None:
-        kinds = {one.name: one.dtype for one in model.inputs}
-        sizes = [replace(one, dtype=kinds[one.name]) for one in inputs]
-        first = FloatRun(RANDOM, *feed_and_run(model, {}, sizes, sizes=free_sizes(made.light)))
+        dtypes = {tensor.name: tensor.dtype for tensor in model.inputs}
+        sizes = [replace(tensor, dtype=dtypes[tensor.name]) for tensor in inputs]
+        first = FloatRun(RANDOM, *feed_and_run(model, {}, sizes, sizes=free_sizes(quantized.light)))
     else:
         sample, feed = next(iter(samples(model.inputs)))
         start = time.process_time()
         first = FloatRun(f"sample '{sample}'", feed, run_in_time(model, feed))
     seconds = time.process_time() - start
-    found = FloatRuns(first, made.bytes_of(first.feed))
-    if found.at_once <= MOST_AT_ONCE:
-        _add_others(found, model, made, seconds)
-    return found
+    runs = FloatRuns(first, quantized.bytes_of(first.feed))
+    if runs.at_once <= MOST_AT_ONCE:
+        _add_others(runs, model, quantized, seconds)
+    return runs
 
 
-def _add_others(found: FloatRuns, model: OpenModel, made: Made, seconds: float) -> None:
-    """Add runs in which each free size is another one once, as far as the float model takes others.
+def _add_others(runs: FloatRuns, model: OpenModel, quantized: Made, seconds: float) -> None:
+    """Add runs so that each free dimension has another size once, as far as the float model takes others.
 
-    ``seconds`` of processors: what the first run took.
+    ``seconds``: the processor time of the first run.
     """
-    free = free_sizes_in(made.graph.inputs, found.first.feed)
+    free = free_sizes_in(quantized.graph.inputs, runs.first.feed)
     left, end = dict.fromkeys(free), time.process_time() + _SECONDS
-    proposed = proposals(free, may_shrink=not needs_space(made.light)) if free else ()
+    proposed = proposals(free, may_shrink=not needs_space(quantized.light)) if free else ()
     for sizes in islice(proposed, _MOST_PROPOSED):
-        growth = math.prod(size / max(one.size, 1) for one, size in sizes.items())
+        growth = math.prod(size / max(dimension.size, 1) for dimension, size in sizes.items())
         if not left.keys() & sizes.keys() or time.process_time() + seconds * growth > end:
             continue
-        if run := _run(model, made, found.first, sizes, found.at_once * growth**2):
-            found.others.append(run)
-            left = {one: None for one in left if one not in sizes}
+        if run := _run(model, quantized, runs.first, sizes, runs.at_once * growth**2):
+            runs.others.append(run)
+            left = {dimension: None for dimension in left if dimension not in sizes}
             if not left:
                 break
-    found.fixed.extend(one.name for one in left)
+    runs.fixed.extend(dimension.name for dimension in left)
 
 
-def _run(model: OpenModel, made: Made, first: FloatRun, sizes: Sizes, most: float) -> FloatRun | None:
-    """Return a run of other sizes, None if the float model does not take them, or they take too much.
+def _run(model: OpenModel, quantized: Made, first: FloatRun, sizes: Sizes, most: float) -> FloatRun | None:
+    """Return a run at other sizes; None if the float model does not take them, or they need too much memory.
 
-    ``most``: bytes of tensors that are no product of more than two lengths each.
+    ``most``: upper estimate of the bytes of tensors, if none grows with more than two of the lengths.
     """
     feed, words = resized(first.feed, sizes), _words(sizes)
-    if most > MOST_AT_ONCE and made.bytes_of(feed) > MOST_AT_ONCE:
+    if most > MOST_AT_ONCE and quantized.bytes_of(feed) > MOST_AT_ONCE:
         return None
     try:
         outputs = run_in_time(model, feed)
@@ -155,11 +158,11 @@ def _run(model: OpenModel, made: Made, first: FloatRun, sizes: Sizes, most: floa
 
 
 def _as_declared(model: OpenModel, outputs: Outputs) -> bool:
-    """Return whether outputs have the sizes that the model declares, by which others may go."""
-    declared = {one.name: one.shape for one in model.session.get_outputs()}  # [] of no known rank
+    """Return whether outputs have the sizes that the model declares, on which optimizations rely."""
+    declared = {output.name: output.shape for output in model.session.get_outputs()}  # [] for unknown rank
     arrays = ((name, value) for name, value in outputs.items() if isinstance(value, np.ndarray))
     return all(not declared[name] or fits(declared[name], array.shape) for name, array in arrays)
 
 
 def _words(sizes: Sizes) -> str:
-    return ", ".join(f"{one.name} = {size}" for one, size in sizes.items())
+    return ", ".join(f"{free.name} = {size}" for free, size in sizes.items())

@@ -1,8 +1,8 @@
-"""Models that differ from the one that is written in their ranges alone, which are those of other folds.
+"""Build the final model once for each fold of the samples, with ranges from the other folds.
 
-A sample that has given a range is never beyond it, so that few samples say too much of a model that they gave
-the ranges of. Run through a model whose ranges are those of the other folds, each is as new as one that the
-model meets later. Whatever was chosen stays chosen: it takes runs of all candidates to choose again.
+No value of a calibration sample exceeds the ranges, so errors on few samples are optimistic. In a model with
+the ranges of the other folds, a sample is as new as data the model sees later. Choices are not made again for
+each fold, which would take runs of all candidates.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from transforms.run.events import SILENT
 
 
 def has_folds(work: Work) -> bool:
-    """Return whether a model is what its scheme and its ranges make, and these are known of each fold.
+    """Return whether the model follows from its scheme and ranges alone, and each fold has ranges.
 
-    Not so of weights that samples have rounded or tuned, and of nodes that were left in float at the end.
+    Not if samples have fitted or tuned weights, or the first run left nodes in float.
     """
     record, statistics = work.record, work.statistics
     is_left = record.first is not None and record.first.kept
@@ -38,10 +38,10 @@ def has_folds(work: Work) -> bool:
 
 
 def folds_for_goal(work: Work, last: Callable[[], Work]) -> Callable[[int], gs.Graph] | None:
-    """Return what makes the ``last`` model for each fold of the samples that judge a goal in folds.
+    """Return a function that builds the model of ``last()`` for each fold of the judging samples.
 
-    None where these are apart from those that gave ranges, or the model cannot be made so. One in which
-    nothing has ranges is the same for all folds.
+    None if these are held out from calibration, or the model cannot be built for folds. A model without
+    ranges is the same for all folds.
     """
     if work.held_out is None or not work.held_out.in_folds or not has_folds(work):
         return None
@@ -54,19 +54,19 @@ def folds_for_goal(work: Work, last: Callable[[], Work]) -> Callable[[int], gs.G
 
 
 class FoldError(ValueError):
-    """A model with the ranges of other folds cannot be written."""
+    """A model with the ranges of other folds cannot be built."""
 
 
 class Folds:
-    """Writes the model of a work again, with the ranges of all folds but one."""
+    """Builds the model of a work again, with the ranges of all folds but one."""
 
     def __init__(self, work: Work, base: gs.Graph) -> None:
-        """Take the work as it is in the end, and the float model as it was quantized; both stay so."""
+        """Take the finished work, and the float model in the form that was quantized; changes neither."""
         self._work, self._base = work, base
         self._memory = work.base.memory or weights_of(base)
 
     def __call__(self, fold: int) -> gs.Graph:
-        """Return the model with ranges of all folds but one; FoldError where these do not suit the scheme."""
+        """Return the model with ranges of all folds but one; FoldError if these do not suit the scheme."""
         assert self._work.statistics is not None, "there are folds"
         try:
             return self.written(self._work.statistics.without_fold(fold))
@@ -74,7 +74,7 @@ class Folds:
             raise FoldError(str(error)) from error
 
     def written(self, statistics: Calibration) -> gs.Graph:
-        """Return the model with the ranges of some statistics."""
+        """Return the model with the ranges of the given statistics."""
         work = self._work
         other = replace(
             work,

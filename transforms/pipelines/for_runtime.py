@@ -1,4 +1,4 @@
-"""The recipe from a quantized graph to the form in which its parts are stored, and its first run."""
+"""Rows that rewrite a quantized graph for ONNX Runtime, store its weights, and run it for the first time."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ FOR_RUNTIME: tuple[WorkRow, ...] = (
     Row(write_interface, when=lambda work: bool(features.asked_for(work.options)), after=_PARTED),
     Row(keep_unstored, when=_keeps_unstored, after=_WRITTEN),
 )
-"""Products, embeddings, caches and experts as operators of ONNX Runtime."""
+"""Rows that write products, embeddings, caches and experts as operators of ONNX Runtime."""
 
 STORE: WorkRow = Row(
     store, when=lambda work: work.options.storage != "plain", after=("keep_unstored", *_WRITTEN, *_TUNED)
 )
-"""Weights of block formats in the form in which they are stored."""
+"""Converts weights of block formats to their stored form."""
 
 TRY_OUT: WorkRow = Row(
     try_out,
@@ -81,4 +81,4 @@ TRY_OUT: WorkRow = Row(
     ),
     phases=shows("test run"),
 )
-"""Runs the model before its file gets its name."""
+"""Runs the model before it is saved."""

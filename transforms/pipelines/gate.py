@@ -1,4 +1,4 @@
-"""Step: hold a tuned or mixed model to a gate, by layers of it in float."""
+"""Step: make a tuned or mixed model meet a gate by removing the quantization of some layers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from transforms.search.gate import Gate
 
 
 def gate(work: Work) -> None:
-    """Take quantizations out around as few layers as are found for the gate on held-out samples.
+    """Remove the quantization of the fewest layers with which the model meets the gate on held-out samples.
 
-    Does nothing to a model that was held to it already. Raises GateError where no choice is enough, unless
-    the options allow to miss it.
+    Does nothing if an earlier step has recorded the metric. Raises GateError if no choice of layers meets the
+    gate, unless the options allow a miss.
     """
     goal, apart = work.options.goal, work.held_out
     if not isinstance(goal, Gate) or apart is None or work.record.metric is not None:
@@ -34,6 +34,7 @@ def gate(work: Work) -> None:
     from transforms.precision.reach import choose_layers
     from transforms.precision.switched_layers import SwitchedLayers
 
+    # layers in float are made here by removing nodes: tuned weights and mixed formats are not built again
     first, reference, run = work.graph, work.float_form(), work.run_here
     progress = work.events.phase("choosing layers", "model")
     names = {label_of(node) for node in walk.nodes(first)}
@@ -48,8 +49,9 @@ def gate(work: Work) -> None:
         return SwitchedLayers(bench.viewed(reference), bench.viewed(first), run)
 
     bench = goal_bench(reference, apart.feeds, goal, run, lambda done, note: progress(done, None, note))
+    # layers are chosen on samples that are not held out
     feeds = taken((feed for _, feed in apart.data.feeds(reference)), searching(SEARCHED_ON))
-    found = choose_layers(
+    chosen = choose_layers(
         first,
         _switched,
         lambda: names,
@@ -60,9 +62,9 @@ def gate(work: Work) -> None:
         allow_miss=work.options.allow_miss,
         float_bytes=math.inf if work.options.allow_large else bytes_of_numbers(reference),
     )
-    sizes = bytes_of_numbers(first), bytes_of_numbers(found.graph)
+    sizes = bytes_of_numbers(first), bytes_of_numbers(chosen.graph)
     work.record.reached = Reached(
-        **vars(found), scheme=work.scheme, bytes_before=sizes[0], bytes_after=sizes[1]
+        **vars(chosen), scheme=work.scheme, bytes_before=sizes[0], bytes_after=sizes[1]
     )
-    work.graph = found.graph
-    keep_figure(work, found.after, found.error)
+    work.graph = chosen.graph
+    keep_figure(work, chosen.after, chosen.error)

@@ -92,4 +92,4 @@ IN_MEMORY: tuple[WorkRow, ...] = (
     KEEP_FOUND,
     FIT,
 )
-"""Prepare the graph, measure and decide on samples, write it, and round weights of few bits by outputs."""
+"""Prepare the graph, calibrate, decide on samples, quantize, and fit weights of few bits."""

@@ -1,4 +1,4 @@
-"""The metric of a model that was held to a goal, kept for its record."""
+"""Record the metric of a model that was judged for a target."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from transforms.search.target import Scored
 
 
 def keep_figure(work: Work, value: float, error: float) -> None:
-    """Keep the metric of the model, where a gate holds for it, or a goal that it may miss."""
+    """Record the metric of the model for a gate, or a target that the model may miss."""
     goal, apart = work.options.goal, work.held_out
     if goal is not None and apart is not None and (goal.is_gate or work.options.allow_miss):
         scored = Scored(value, error, len(apart.feeds))

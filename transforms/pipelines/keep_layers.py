@@ -1,4 +1,4 @@
-"""Step of a conversion to BF16: keep layers in float for a goal."""
+"""Step of a conversion to BF16: keep layers in float for a target."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from transforms.run.mend_shapes import mend_shapes
 
 
 def keep_layers(work: Work) -> None:
-    """Find as few layers as possible that stay float for the goal, judged on held-out samples.
+    """Exclude the fewest layers with which the conversion meets the target, judged on held-out samples.
 
-    Raises TargetError where no choice of layers reaches it.
+    Raises TargetError if no choice of layers meets it.
     """
     conversion, goal = of_bf16(work), work.options.goal
     assert goal is not None, "entered for it"

@@ -1,4 +1,4 @@
-"""Step: read the float model, and hold out samples where the outputs have to reach a goal."""
+"""Step: read the float model, and hold out samples if there is a target."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from transforms.scheme.targets import target
 
 
 def load(work: Work) -> None:
-    """Read the model with the shapes that the scheme gives to its inputs, and part the samples.
+    """Read the model, fix the shapes of its inputs as the scheme says, and split the samples.
 
-    Embeddings that are to be stored in few bits are left out of the scheme. Raises ModelError or OSError for
-    a file that cannot be read, ValueError for free dimensions that the target does not take, for a goal that
-    layers cannot be chosen for, and for tuning that gains nothing.
+    Embeddings that are stored in few bits later are excluded from the scheme. Raises ModelError or OSError
+    for a file that cannot be read, ValueError for free dimensions that the target device does not support,
+    for a model too large to choose layers for a target, and for tuning that gains nothing.
     """
     work.events.phase("loading")
     work.graph = read_float(work, work.scheme)
@@ -54,7 +54,7 @@ def load(work: Work) -> None:
 
 
 def read_float(work: Work, scheme: Scheme) -> gs.Graph:
-    """Return the float model anew, as a scheme wants it; embeddings that are to be stored are tied."""
+    """Read the float model again, with the input shapes of a scheme; tie embeddings that are stored later."""
     assert work.source is not None, "a work without a source begins with a graph"
     graph = work.source.load()
     work.record.fixed = fix_shapes(graph, scheme.input_shapes)
@@ -71,9 +71,9 @@ def read_float(work: Work, scheme: Scheme) -> gs.Graph:
 
 
 def tell_fitting(work: Work) -> None:
-    """Tell how images go in, and how arrays are brought into the form of inputs.
+    """Emit notes on how images are read, and how arrays are converted to the inputs.
 
-    The first sample shows the latter.
+    The latter is known after reading the first sample.
     """
     data = work.data
     if data is None or not isinstance(data.source, str | os.PathLike | list):
@@ -94,16 +94,16 @@ def _tell_changes(work: Work, data: CalibrationData) -> None:
 
 
 def _files(graph: gs.Graph, data: CalibrationData) -> Samples | None:
-    """Return the samples that lie in files, None without any."""
+    """Return the samples that are files; None if there are none."""
     if isinstance(data.source, list):
-        files = [Path(one) for one in data.source if isinstance(one, os.PathLike)]
+        files = [Path(path) for path in data.source if isinstance(path, os.PathLike)]
         return Samples.of_files(files, model_inputs(graph), data.images) if files else None
     assert isinstance(data.source, str | os.PathLike), "asked for before"
     return Samples(Path(data.source), model_inputs(graph), data.images, data.limit)
 
 
 def _compare_if_fast(work: Work) -> None:
-    """Compare nothing where opening the quantized model would take long."""
+    """Disable the comparison of outputs for a model with many nodes, which takes long to open."""
     may_compare = work.data is not None and work.options.may_compare and work.options.changes_last
     if (work.options.compares or may_compare) and has_many_nodes(work.graph):
         work.options = replace(work.options, compares=False, may_compare=False)
@@ -112,7 +112,7 @@ def _compare_if_fast(work: Work) -> None:
 
 
 def _refuse_tuning(work: Work) -> None:
-    """Raise ValueError for tuning weights of few bits alone in a language model: fitting is as good."""
+    """Raise ValueError for tuning a language model with only weights quantized: fitting is as good."""
     is_alone = work.scheme.format(work.scheme.activation) is None
     if (
         work.options.tuning is None
@@ -130,7 +130,7 @@ def _refuse_tuning(work: Work) -> None:
 
 
 def _hold_out(work: Work) -> None:
-    """Part the samples for a goal; ValueError for a model that is too large, or a fallback without effect."""
+    """Split the samples for a target; ValueError for a too large model, or a fallback without effect."""
     goal = work.options.goal
     if goal is None or work.data is None:
         return

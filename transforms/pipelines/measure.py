@@ -1,4 +1,4 @@
-"""Step: measure statistics of the samples, and open the judge where outputs may decide."""
+"""Step: calibrate, and open the judge if outputs may decide."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from transforms.scheme.scheme_values import SPREAD
 
 
 def probe(work: Work) -> None:
-    """Let features of keys decide by random numbers what outputs do not decide."""
+    """Let features that the scheme asks for decide on random inputs, if outputs on samples do not decide."""
     if not may_decide(work):
         run_feature_rows(work, features.asked_for(work.asked, *work.asked.layers.values()), "unjudged")
 
 
 def measure(work: Work) -> None:
-    """Measure what the scheme needs to know of the samples, in one pass over them.
+    """Measure the statistics that the scheme needs, in one pass over the samples.
 
-    Where outputs may decide, statistics are enough for all candidates, of both halves of the samples too, and
-    the judge is opened. Elsewhere rules close the scheme. Raises MissingDataError without samples that are
-    needed, and ValueError for samples that do not fit the model.
+    If outputs may decide, the statistics suffice for all candidates, each half of the samples included, and
+    the judge is opened. Else rules set all 'auto' keys. Raises MissingDataError if samples are needed and
+    missing, ValueError for samples that do not fit the model.
     """
     progress = work.events.phase("calibrating", "sample")
     if not may_decide(work):
@@ -61,21 +61,22 @@ def measure(work: Work) -> None:
     work.statistics = measure_for_candidates(work, work.graph, work.scheme, work.data, progress)
     assert work.data is not None, "outputs decide on samples alone"
     first = [feed for _, feed in islice(work.data.feeds(work.graph), FIRST)]
+    # the judge compares with the graph before moves change its channels
     work.base.graph = copy_graph(work.graph)
     work.base.names = work.named.names | {label_of(node) for node in walk.nodes(work.graph)}
     keep_joined(work)
     judged = judging(len(first), texts=bool(logits_of(work.graph)))
-    run = replace(work.options.run, simulate=True)  # scales of candidates are fed
+    run = replace(work.options.run, simulate=True)  # scales of candidates are inputs of the session
     work.judge = Judge(work.base.graph, first[: judged.stop], run, stays=True)
 
 
 def follow_rules(work: Work) -> None:
-    """Close the scheme by rules where there are no samples; MissingDataError if it needs some."""
+    """Set all 'auto' keys by rules in a job without samples; MissingDataError if the scheme needs some."""
     measure_by_rule(work)
 
 
 def measure_by_rule(work: Work, progress: Progress | None = None) -> None:
-    """Close the scheme by rules, bring the graph into their form, and measure what they need."""
+    """Set all 'auto' keys by rules, change the graph accordingly, and measure the ranges it needs."""
     prepared, work.scheme = work.scheme, work.asked.by_rule()
     change_form(work, prepared)
     data = _that_give_ranges(work, work.data)
@@ -84,20 +85,20 @@ def measure_by_rule(work: Work, progress: Progress | None = None) -> None:
 
 
 def keep_joined(work: Work) -> None:
-    """Keep Concats in float that join ranges far apart, whatever else is decided."""
+    """Keep a Concat in float if the ranges of its inputs are far apart, whatever else is decided."""
     if work.statistics is None or not any(node.op == "Concat" for node in work.graph.nodes):
         return
     names = joined_far_apart(work.plan(), work.statistics.extremes())
     if names:
         work.record.notes.append(kept_in_float(names, JOINED))
-        kept = dict.fromkeys(names, FLOAT32)
+        in_float = dict.fromkeys(names, FLOAT32)
         work.asked, work.scheme = (
-            one.with_(tensors={**one.tensors, **kept}) for one in (work.asked, work.scheme)
+            scheme.with_(tensors={**scheme.tensors, **in_float}) for scheme in (work.asked, work.scheme)
         )
 
 
 def change_form(work: Work, prepared: Scheme) -> None:
-    """Give the graph the form that the scheme says, beyond the one that it was prepared for."""
+    """Apply the changes of channels that the scheme asks for and ``prepared``, the scheme so far, did not."""
     moved = {name: move for name, move in work.scheme.outliers.items() if name not in prepared.outliers}
     more = work.scheme.with_(
         equalize_layers=bool(work.scheme.equalize_layers and prepared.equalize_layers is not True),
@@ -105,19 +106,19 @@ def change_form(work: Work, prepared: Scheme) -> None:
         outliers=moved,
     )
     if more.equalize_layers or moved or more.rotate_channels:
-        work.base.graph = None  # has the form of before
+        work.base.graph = None  # without these changes
         change_channels(work, work.graph, more, work.record)
 
 
 def change_channels(work: Work, graph: gs.Graph, scheme: Scheme, record: Record) -> None:
-    """Equalize, rotate and move channels of a prepared graph as a scheme says."""
+    """Equalize, rotate and move channels of a prepared graph as a scheme says; record the changes."""
     rewriting = Rewriting(graph, scheme, targets=work.named)
     run_rows(rewriting, (EQUALIZE, ROTATE, MOVE_OUTLIERS))
     record.changes.update(rewriting.record.changes)
 
 
 def rules_beside_form(asked: Scheme) -> Scheme:
-    """Return a scheme with whatever is open by rule, but for the form of the graph, which is as asked."""
+    """Return the scheme with 'auto' keys set by rule, and layers equalized only if the scheme says so."""
     return asked.by_rule().with_(equalize_layers=asked.equalize_layers is True)
 
 
@@ -128,9 +129,9 @@ def measure_for_candidates(
     data: CalibrationData | None,
     progress: Progress | None = None,
 ) -> Calibration | None:
-    """Return statistics of a form of the graph, of both folds too, that are enough for all candidates."""
+    """Return statistics of a graph that suffice for all candidates, those of halves and folds included."""
     means = work.asked.correct_biases is not False
-    if work.asked.per_channel == AUTO:  # weights with one scale need to know what they are multiplied with
+    if work.asked.per_channel == AUTO:  # a weight with one scale is fitted to the inputs of its layer
         scheme = scheme.with_(per_channel=SPREAD)
     plan, data = work.plan(graph, scheme), _that_give_ranges(work, data)
     return calibrate_plan(
@@ -145,29 +146,31 @@ def measure_for_candidates(
 
 
 def measure_missing(work: Work) -> bool:
-    """Measure what a plan of the scheme needs beside what is known; return whether all is known then."""
-    plan, known = work.plan(), work.statistics
-    missing = [tensor for tensor in plan.measured() if known is None or tensor.name not in known.observed]
-    if not missing or known is None or work.data is None:
+    """Measure the statistics that the plan of the scheme lacks; return whether it then has all."""
+    plan, statistics = work.plan(), work.statistics
+    missing = [
+        tensor for tensor in plan.measured() if statistics is None or tensor.name not in statistics.observed
+    ]
+    if not missing or statistics is None or work.data is None:
         return not missing
     data = replace(_that_give_ranges(work, work.data) or work.data, cache=None)
     more = calibrate_plan(
         plan,
         data,
-        halved=bool(known.halves),
-        folded=bool(known.folds),
+        halved=bool(statistics.halves),
+        folded=bool(statistics.folds),
         most=MOST_COUNTED,
-        known=known.observed,
+        known=statistics.observed,
     )
     if more is not None:
-        work.statistics = known.with_more(more)
+        work.statistics = statistics.with_more(more)
     return True
 
 
 def _that_give_ranges(work: Work, data: CalibrationData | None) -> CalibrationData | None:
-    """Return the samples that ranges are measured on: of weights that are fitted, not those that check them.
+    """Return the samples that give ranges: without those that check the outputs, if weights are fitted.
 
-    A model with such weights is not made again for each fold.
+    A model with fitted weights is not built again for each fold.
     """
     if data is None or not work.fits_weights:
         return data
@@ -182,7 +185,7 @@ def _that_give_ranges(work: Work, data: CalibrationData | None) -> CalibrationDa
 
 
 def may_decide(work: Work) -> bool:
-    """Return whether outputs may decide something, and are within reach."""
+    """Return whether outputs may decide something: there are samples, and the model is not too large."""
     return _wants_judge(work) and not _is_beyond_reach(work)
 
 
@@ -198,7 +201,7 @@ def _is_beyond_reach(work: Work) -> bool:
 
 
 def weights_of(graph: gs.Graph) -> WeightMemory:
-    """Return a memory of the weights of a graph, which its copies share."""
+    """Return a cache of quantized weights of a graph, which copies of the graph share."""
     layers = (node for node in graph.nodes if is_dot_product(node))
     weights = (tensor for node in layers for tensor in node.inputs if isinstance(tensor, gs.Constant))
     return WeightMemory(

@@ -1,4 +1,4 @@
-"""The metric that a model was held to, on samples that did not search, as its file and results tell it."""
+"""The metric of a model on held-out samples, as recorded in its metadata and results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transforms.model.provenance import PREFIX
 from transforms.search.target import Scored
 
 KEY = PREFIX + "metric"
-"""The entry of a file's metadata."""
+"""Key of the entry in a file's metadata."""
 
 
 @dataclass(frozen=True)
@@ -25,26 +25,26 @@ class MetricFigure:
 
     @property
     def value(self) -> float:
-        """The value on these samples."""
+        """The metric."""
         return self.scored.value
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The value less and plus its standard error."""
+        """The metric minus and plus its standard error."""
         return self.scored.value - self.scored.error, self.scored.value + self.scored.error
 
     @property
     def samples(self) -> int:
-        """How many samples it is of."""
+        """The number of samples."""
         return self.scored.samples
 
     def content(self) -> dict[str, object]:
-        """Return all of it as JSON can say it: infinite numbers as strings."""
+        """Return the figure as JSON values, with infinite numbers as strings."""
         low, high = self.interval
         numbers = [number if math.isfinite(number) else str(number) for number in (self.value, low, high)]
-        found = {"name": self.name, "value": numbers[0], "interval": numbers[1:], "samples": self.samples}
+        fields = {"name": self.name, "value": numbers[0], "interval": numbers[1:], "samples": self.samples}
         more = {"bound": self.bound, "samples_sha256": self.samples_sha256}
-        return {**found, **{key: text for key, text in more.items() if text}}
+        return {**fields, **{key: text for key, text in more.items() if text}}
 
     def entries(self) -> dict[str, str]:
         """Return the entry of the metadata."""
@@ -52,5 +52,5 @@ class MetricFigure:
 
     def __str__(self) -> str:
         low, high = self.interval
-        said = f"{self.name} {self.value:.4g} ({low:.4g} to {high:.4g}) on {counted(self.samples, 'sample')}"
-        return f"{said}, to be {self.bound}" if self.bound else said
+        text = f"{self.name} {self.value:.4g} ({low:.4g} to {high:.4g}) on {counted(self.samples, 'sample')}"
+        return f"{text}, to be {self.bound}" if self.bound else text

@@ -25,24 +25,24 @@ from transforms.run.events import Progress
 from transforms.scheme import Scheme
 
 _LINES = 512
-"""Bytes of what the file will say of fitted weights and of the outputs."""
+"""Reserve, in bytes, for metadata that are written later, on fitted weights and outputs."""
 
 
 @dataclass
 class MixWork(Work):
-    """A work in mixed precision: how it is done, and the result of the step ``mix``."""
+    """A work in mixed precision; ``mixing``: options of the measurements."""
 
     mixing: MixingOptions = field(default_factory=MixingOptions)
 
     def close(self) -> None:
-        """Let rules decide all but the formats of layers, and whether weights are fitted to their outputs."""
+        """Let rules decide all 'auto' keys except whether weights are fitted."""
         fits = self.asked.fits_weights
         super().close()
         self.asked = self.scheme = self.asked.with_(fit_weights=fits or self.asked.fit_weights)
 
 
 def mix(work: Work) -> None:
-    """Give layers cheaper formats as far as the target allows; the record has what is to be said of it.
+    """Move layers to cheaper formats as far as the target allows, and record the result.
 
     Raises as :func:`transforms.precision.mix.mix_precision` does.
     """
@@ -68,9 +68,9 @@ def mix(work: Work) -> None:
 
 
 def _deciding(work: MixWork) -> CalibrationData | None:
-    """Return the samples that may decide; of texts some do not, and tell of the model in the end.
+    """Return the samples that may decide: of texts, without those that measure the final model.
 
-    The class numbers of rows that a user gives are those of all samples.
+    All samples decide if the user gives labels, which are those of all samples.
     """
     data, mixing = work.data, work.mixing
     if data is None or mixing.analyse_only or mixing.labels is not None or not logits_of(work.graph):
@@ -83,7 +83,7 @@ def _deciding(work: MixWork) -> CalibrationData | None:
 
 
 def keep_target(work: Work) -> None:
-    """Step: take tuned weights back if the outputs miss the target with them; layers do not show that."""
+    """Step: undo tuning if the outputs miss the target with it, which errors of layers do not show."""
     mixed = mixed_of(work)
     target = mixed.assignment.target if mixed and mixed.assignment else None
     if target is None or work.record.untuned is None or mixed is None or mixed.bench is None:
@@ -91,12 +91,12 @@ def keep_target(work: Work) -> None:
     value = mixed.bench.score(work.graph)
     if not target.holds(value):
         work.graph, work.scheme = work.record.untuned
-    kept = "" if target.holds(value) else ": the model is not changed"
-    work.record.rechecked.append(f"Tuned: {target.text(value)}, the target is {target.bound}{kept}")
+    outcome = "" if target.holds(value) else ": the model is not changed"
+    work.record.rechecked.append(f"Tuned: {target.text(value)}, the target is {target.bound}{outcome}")
 
 
 def check_target(work: Work) -> None:
-    """Step: raise TargetError for a model that misses its target after changes that nothing has measured."""
+    """Step: raise TargetError if the model misses its target after changes that were not measured."""
     mixed, first = mixed_of(work), work.record.first
     target = mixed.assignment.target if mixed and mixed.assignment else None
     if target is None or mixed is None or mixed.bench is None:

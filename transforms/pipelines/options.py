@@ -1,4 +1,4 @@
-"""How a job runs, what its outputs have to reach, and in which form its model is stored."""
+"""Options of a job: how it runs, the target of its outputs, and the form in which its model is stored."""
 
 from __future__ import annotations
 
@@ -16,55 +16,55 @@ if TYPE_CHECKING:
     from transforms.finetune.finished_layers import FinishedLayers
 
 FORMS = ("matmul_nbits", "accuracy_level", "embeddings", "kv_cache", "storage")
-"""Options that say in which operators parts are stored; metadata record them beside the scheme."""
+"""Options for the stored form of parts of a model; metadata record them beside the scheme."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a job is told beside its scheme and its samples.
+    """Options of a job in addition to its scheme and samples.
 
     Attributes
     ----------
     run : RunOptions
-        How models run.
+        Options of sessions.
     goal : Target or None
-        What the outputs have to reach on held-out samples, by layers in ``fallback``.
+        The target that the outputs have to meet on held-out samples, with layers in ``fallback``.
     allow_miss : bool
-        Whether the best model that was found is taken where none reaches the goal.
+        Whether the best model is taken if none meets the target.
     allow_large : bool
-        Whether a model that reaches the goal may be almost as large as the float model.
+        Whether a model that meets the target may be almost as large as the float model.
     fallback : str
         One of :data:`transforms.search.target.FALLBACKS`.
     effort : str
-        How many runs choices may take, one of :data:`transforms.judge.constants.EFFORTS`.
+        The budget of runs for choices, one of :data:`transforms.judge.constants.EFFORTS`.
     times : bool
-        Whether the model is timed beside the float model, and layers are placed by their time.
+        Whether the model is timed against the float model, and layers are placed by their time.
     matmul_nbits, accuracy_level, embeddings, stores_tied, kv_cache
         Parts that are written as operators of ONNX Runtime.
     storage : str
         How weights of block formats are stored: "plain" or "packed".
     functions : bool
-        Whether operators of ours get functions, with which a model needs no library.
+        Whether custom operators get functions, so that a model needs no library.
     external_data : bool
-        Whether large weights lie in a file beside the model.
+        Whether large weights are saved in a file beside the model.
     random_data : int
-        How many random samples stand in for those of the application, which decide nothing.
+        The number of random samples used in place of real ones; they decide nothing.
     finished : FinishedLayers, optional
-        Where fitted and tuned layers are kept until the model is written.
+        The folder in which fitted and tuned layers are kept until the model is written.
     fixed : FixedGrids
-        Grids of tensors that are given, and not to be measured.
+        Grids of tensors that are given instead of measured.
     tuning : FinetuneRule, optional
         How the step ``tune`` tunes the weights.
     moves : sequence of functions, optional
-        What the step ``decide`` tries, instead of its ``MOVES``.
+        The moves that the step ``decide`` tries, instead of its ``MOVES``.
     compares, may_compare : bool
         Whether outputs are compared in any case, and whether they may be after changes.
     keeps_float : bool
-        Whether the float model as it was quantized is kept for later steps.
+        Whether the prepared float model is kept for later steps.
     recorded : mapping of str to object
-        The options that the metadata of the model record.
+        The options to record in the metadata of the model.
     recipe : sequence of Row
-        The rows that the work takes, after :func:`transforms.pipelines.steps.run` has begun.
+        The rows of the work, after :func:`transforms.pipelines.steps.run` has begun.
     """
 
     run: RunOptions = field(default_factory=RunOptions)
@@ -95,5 +95,5 @@ class Options:
 
     @property
     def changes_last(self) -> bool:
-        """Whether numbers are changed after all choices."""
+        """Whether rewrites after all choices change numbers."""
         return bool(self.matmul_nbits or self.embeddings or self.kv_cache)

@@ -1,4 +1,4 @@
-"""Samples are parted where the outputs have to reach a goal: those that judge are kept from all else."""
+"""Split the samples of a job with a target: those that judge are used for nothing else."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from transforms.search.target import SEEN_BEFORE_SOFTMAX
 
 
 def part(work: Work, data: CalibrationData) -> None:
-    """Hold out samples for the goal of a work; the others become its data.
+    """Hold out samples for the target of a work; the others become its data.
 
-    The goal then says whether it is judged before a Softmax, and where. Raises ValueError for a gate on
-    samples of which none can be held out.
+    Sets ``before_softmax`` of the target if the model ends in a Softmax, and the ``places`` of a gate. Raises
+    ValueError for a gate if the samples are too few to hold any out.
     """
     goal = work.options.goal
-    how = (GATE_EVERY, MOST_OF_GATES) if isinstance(goal, Gate) else ()
+    periods = (GATE_EVERY, MOST_OF_GATES) if isinstance(goal, Gate) else ()
     in_folds = not isinstance(goal, Gate) and _gives_ranges_alone(work)
-    apart = hold_out(data, work.graph, *how, in_folds=in_folds)
+    apart = hold_out(data, work.graph, *periods, in_folds=in_folds)
     work.held_out, work.data = apart, apart.data
     if goal is not None and goal.metric in SEEN_BEFORE_SOFTMAX and softmax_outputs(work.graph):
         goal = replace(goal, before_softmax=True)
@@ -36,7 +36,7 @@ def part(work: Work, data: CalibrationData) -> None:
 
 
 def _gives_ranges_alone(work: Work) -> bool:
-    """Return whether samples give ranges, and no weights: a model is made again for each fold of them."""
+    """Return whether samples give ranges but no weights, so that the model can be built for each fold."""
     activation = work.asked.format(work.asked.activation)
     is_measured = activation is not None and activation.is_integer and not work.asked.is_dynamic
     return is_measured and work.options.may_compare and not work.fits_weights and work.options.tuning is None

@@ -1,4 +1,4 @@
-"""Steps around the preparation of a float model: what is given beside the scheme, and what samples tell."""
+"""Steps around the preparation of a float model: check the scheme, take fixed grids, and use the samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from transforms.scheme.scheme_values import AVOID, IN_PLACE
 
 
 def refuse_unfit(work: Work) -> None:
-    """Raise ValueError for a scheme that needs other steps, or fitting that cannot be; begin to prepare."""
+    """Raise ValueError for a scheme that needs other steps, or asks for fitting that is not possible.
+
+    Weights of 8 bits of a language model are fitted if the scheme says 'auto'.
+    """
     work.events.phase("preparing")
     if work.scheme.finetune:
         raise ValueError("the scheme asks for fine-tuning, which is a step of its own: finetune_model")
@@ -40,22 +43,22 @@ def refuse_unfit(work: Work) -> None:
 
 
 def follow_grids(work: Work) -> None:
-    """Let rules decide what the scheme leaves to the outputs, where grids are given or kept."""
+    """With fixed or kept grids, set 'auto' keys by rule, not by the outputs."""
     if work.options.fixed:
         corrects = work.scheme.correct_biases
         corrected = corrects is True or (work.data is not None and corrects is not False)
         work.asked = work.scheme = work.scheme.by_rule().with_(correct_biases=corrected)
     if work.scheme.saturation == AVOID:
-        work.asked = work.scheme = work.scheme.with_(saturation=IN_PLACE)  # files of grids go by channels
+        work.asked = work.scheme = work.scheme.with_(saturation=IN_PLACE)  # grids in files are per channel
 
 
 def give_grids(work: Work) -> None:
-    """Give the plan the grids of tensors that are known."""
+    """Hand the fixed grids to the plan."""
     work.named.fixed = work.options.fixed
 
 
 def mend_by_samples(work: Work) -> None:
-    """Mend declared shapes that samples do not have."""
+    """Correct declared shapes that the samples contradict."""
     assert work.data is not None, "entered with samples"
     work.data = work.data.repeatable(work.graph)
     mend_shapes(work.graph, (feed for _, feed in work.data.feeds(work.graph)), work.data.run)
@@ -63,7 +66,7 @@ def mend_by_samples(work: Work) -> None:
 
 
 def keep_exceptions(work: Work) -> None:
-    """Keep in float the tensors whose range masks that are fed, or zeros alone, would set."""
+    """Keep tensors in float whose range would come from masks in the samples, or from zeros alone."""
     assert work.data is not None, "entered with samples"
     samples = work.data.feeds(work.graph)
     masks = fed_masks(work.graph, (feed for _, feed in islice(samples, SEARCHED_ON)))
@@ -71,16 +74,16 @@ def keep_exceptions(work: Work) -> None:
     if not masks and not zeros:
         return
     plan = work.plan()
-    kept = {"masks in the samples": masked_by(plan, masks), of_zeros(zeros): without_range(plan, zeros)}
-    work.record.notes += [kept_in_float(names, why) for why, names in kept.items() if names]
-    names = dict.fromkeys(chain(*kept.values()), FLOAT32)
+    exceptions = {"masks in the samples": masked_by(plan, masks), of_zeros(zeros): without_range(plan, zeros)}
+    work.record.notes += [kept_in_float(names, why) for why, names in exceptions.items() if names]
+    names = dict.fromkeys(chain(*exceptions.values()), FLOAT32)
     work.asked = work.scheme = work.scheme.with_(tensors={**names, **work.scheme.tensors})
 
 
 def _fits_language(work: Work) -> bool:
-    """Return whether weights of 8 bits lose most of a language model: activations have 16.
+    """Return whether to fit weights of 8 bits of a language model, whose activations have more bits.
 
-    The KL divergence of the decoder in ``examples/text`` is 0.0009 nats in ``A16W8`` so, 0.0014 without.
+    The KL divergence of the decoder in ``examples/text`` is 0.0009 nats in ``A16W8`` with it, 0.0014 without.
     """
     scheme, data = work.scheme, work.data
     is_open = scheme.fit_weights == AUTO and scheme.weight_method == AUTO and work.record.grids is None
@@ -90,7 +93,7 @@ def _fits_language(work: Work) -> bool:
 
 
 def _refuse_fitting(work: Work) -> None:
-    """Raise ValueError where outputs cannot round weights as the scheme asks."""
+    """Raise ValueError if weights cannot be fitted as the scheme asks."""
     if not work.scheme.fits_weights:
         weight = work.scheme.weight
         legal = f"fewer than {FEW_BITS} bits, or 8 beside activations of more"

@@ -1,4 +1,4 @@
-"""Quantizing a float graph in one call: every step from the graph as it was loaded to the graph to save."""
+"""Quantize a float graph in one call, from the loaded graph to the graph to save."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ def quantize_graph(
     The steps are those of ``IN_MEMORY``.
 
     ``events`` receives progress. ``keep_grids`` keeps the grids of tensors in the record, for which weights
-    are read once more. Tensors in ``fixed`` have the grids that it gives; what a scheme leaves to the outputs
-    follows rules then.
+    are read once more. ``fixed``: grids of tensors, with which 'auto' keys are set by rule, not by search.
 
-    Fine-tuning is another step, :func:`transforms.finetune.finetune_model.finetune_model`: a scheme that asks
-    for it is refused here. So is one that asks for mixed precision, which is
+    A scheme that asks for fine-tuning is refused: see
+    :func:`transforms.finetune.finetune_model.finetune_model`. So is one that asks for mixed precision: see
     :func:`transforms.precision.mix.mix_precision`.
 
     Raises ModelError for a model that is quantized already, ValueError for unknown names, formats that a

@@ -1,4 +1,4 @@
-"""Step: keep as few layers finer as the outputs need to reach a goal on held-out samples."""
+"""Step: move the fewest layers to a finer format with which the outputs meet a target on held-out samples."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from transforms.pipelines.work import Work
 
 
 def reach(work: Work) -> None:
-    """Search the layers, judge each model on the samples that were held out, and take the last one.
+    """Search the layers, judge each model on the held-out samples, and take over the last one.
 
-    Raises TargetError where no choice of layers reaches the goal, unless the options allow to miss it.
+    Raises TargetError if no choice of layers meets the target, unless the options allow a miss.
     """
     goal, apart = work.options.goal, work.held_out
     if goal is None or apart is None:
@@ -27,7 +27,7 @@ def reach(work: Work) -> None:
     feeds = (feed for _, feed in apart.data.feeds(work.graph))
     searched = taken(feeds, searching(SEARCHED_ON))
     progress, names = work.events.phase("choosing layers", "model"), cache(partial(nameable, work))
-    found = reach_target(
+    reached = reach_target(
         (work.graph, work.scheme),
         work.float_form(),
         names,
@@ -42,7 +42,7 @@ def reach(work: Work) -> None:
         allow_large=work.options.allow_large,
         of_fold=folds_for_goal(work, lambda: build.last),
     )
-    work.record.reached = found
-    if found.layers:
+    work.record.reached = reached
+    if reached.layers:
         take_over(work, build.last)
-    keep_figure(work, found.after, found.error)
+    keep_figure(work, reached.after, reached.error)

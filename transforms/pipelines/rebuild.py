@@ -1,4 +1,4 @@
-"""Building the model of a job again by another scheme, in which nothing is open."""
+"""Build the model of a job again by another scheme without 'auto' keys."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def rebuilt(
 ) -> Work:
     """Return another work on the float model, built by a scheme and the rows that built this one.
 
-    ``data``: instead of all samples. ``decides``: whether outputs decide what the scheme leaves open.
+    ``data``: instead of all samples. ``decides``: whether outputs decide the 'auto' keys of the scheme.
     """
     other = None if decides else _from_base(work, scheme)
     return other or _from_source(work, scheme, data, decides)
 
 
 def _from_base(work: Work, scheme: Scheme) -> Work | None:
-    """Return what the prepared model and the statistics make; None if these are not all that is needed.
+    """Return the model built from the prepared graph and the statistics; None if these do not suffice.
 
-    They are where more layers and tensors are float than in the scheme in use.
+    They suffice for a scheme that only puts more layers and tensors in float than the scheme in use.
     """
     if work.base.graph is None or work.base.prepared is None or not _is_floater(scheme, work.scheme):
         return None
     if work.base.prepared.changes[MASKED]:
-        return None  # formats of layers tell which biases are parted
+        return None  # which biases are added after their layers depends on formats of layers
     graph, record = copy_graph(work.base.graph), work.base.prepared
     other = replace(
         work,
@@ -71,7 +71,7 @@ def _from_base(work: Work, scheme: Scheme) -> Work | None:
 
 
 def _is_floater(scheme: Scheme, other: Scheme) -> bool:
-    """Return whether a scheme is another one with more layers and tensors in float."""
+    """Return whether a scheme differs from another one only by more layers and tensors in float."""
     like_it = scheme.with_(layers=other.layers, tensors=other.tensors)
     layers = (rule for name, rule in scheme.layers.items() if other.layers.get(name) != rule)
     formats = (fmt for name, fmt in scheme.tensors.items() if other.tensors.get(name) != fmt)
@@ -105,7 +105,7 @@ def _from_source(work: Work, scheme: Scheme, data: CalibrationData | None, decid
 
 
 def nameable(work: Work) -> Set[str]:
-    """Return the names of nodes that a scheme can name: those of the model, before channels are moved."""
+    """Return the names of nodes that a scheme can name: those before channels are moved."""
     scheme, asked, base = work.scheme, work.asked, work.base
     if base.names and not asked.outliers and scheme.rotate_channels == asked.rotate_channels:
         return base.names
@@ -115,7 +115,7 @@ def nameable(work: Work) -> Set[str]:
 
 
 def _building(recipe: Sequence[WorkRow]) -> Sequence[WorkRow]:
-    """Return the rows between those that load a model and require that something of it is quantized."""
+    """Return the rows after ``load`` and before ``require``."""
     names = [row.name for row in recipe]
     return _until_require(recipe, names.index("load") + 1 if "load" in names else 0)
 
@@ -125,20 +125,20 @@ def _until_require(recipe: Sequence[WorkRow], first: int) -> Sequence[WorkRow]:
 
 
 class LastRebuilt:
-    """Builds the model of a work by schemes, one after another, and keeps the ``last`` alone."""
+    """Builds the model of a work by other schemes, and keeps only the ``last`` one."""
 
     def __init__(self, work: Work) -> None:
         """Begin with the work itself."""
         self._work = self.last = work
 
     def __call__(self, scheme: Scheme) -> tuple[gs.Graph, Scheme]:
-        """Return the model of a scheme, with the scheme in use."""
+        """Build the model of a scheme; return it with the scheme in use."""
         self.last = rebuilt(self._work, scheme)
         return self.last.graph, self.last.scheme
 
 
 def take_over(work: Work, other: Work) -> None:
-    """Take over the model of another work, with its scheme and record; decisions stay those of before."""
+    """Take over the model of another work, with its scheme and record, but not its decisions."""
     work.record.take_over(other.record)
     work.graph, work.base, work.scheme = other.graph, other.base, other.scheme
     work.statistics = other.statistics

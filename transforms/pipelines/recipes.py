@@ -1,6 +1,6 @@
 """The recipes that quantize a float model.
 
-Others stand beside their steps: ``mix.MIX``, ``bf16.BF16``, ``retune.TUNE``.
+Other recipes are in the modules of their steps: ``mix.MIX``, ``bf16.BF16``, ``retune.TUNE``.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ QUANTIZE: tuple[WorkRow, ...] = (
     TRY_OUT,
     COMPARE,
 )
-"""Quantizing by a scheme, with all that outputs on samples decide."""
+"""Quantize by a scheme; outputs on samples decide its 'auto' keys."""
 
 _OF_OUTPUTS = ("decide", "place", "beside_preset", "compare")
 
 FAST: tuple[WorkRow, ...] = tuple(row for row in QUANTIZE if row.name not in _OF_OUTPUTS)
-"""The same by rules alone."""
+"""Quantize by a scheme whose 'auto' keys are set by rules alone."""

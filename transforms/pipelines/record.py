@@ -1,4 +1,4 @@
-"""The record of a job from the float model to the model that is saved."""
+"""The record of a job, from the float model to the saved model."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class JobRecord(Record):
-    """What each step did beside quantizing.
+    """Results of the steps of a job.
 
-    ``steps``: each step that ran, with its seconds. ``fixed``: how many dimensions of inputs were fixed.
-    ``placed``: layers in float for their time; ``beside``: the model without its
-    target; ``reached``: finer layers for a goal; ``tuned``: layers with tuned weights, on ``tuned_on``
-    samples. ``stored``: lines on the form in which weights are stored. ``mixed``: the MixedPrecision of
-    :mod:`transforms.precision.mix`, with the ``sensitivity`` of layers.
-    ``first``: the first run; ``rechecked``: lines on targets as the model is tuned and written;
-    ``is_compared``: whether outputs were compared then. ``metric``: what a gate found, on samples of the
-    SHA-256 ``judged_digest``.
-    ``source_sha256``: the digest of the source, after the step ``load``; ``asked``: the scheme that was asked
-    for, where embeddings are left out of the one that is followed. ``untuned``: the model before it was
-    tuned, with its scheme; ``unstored``: before weights got the form in which they are stored.
+    ``steps``: each step that ran, with its seconds. ``fixed``: the number of fixed dimensions of inputs.
+    ``placed``: layers in float for speed; ``beside``: the comparison with the model without its target
+    device; ``reached``: finer layers for a target; ``tuned``: layers with tuned weights, on ``tuned_on``
+    samples. ``stored``: lines on the stored form of weights. ``mixed``: the MixedPrecision of
+    :mod:`transforms.precision.mix`, with the ``sensitivity`` of layers. ``first``: the first run;
+    ``rechecked``: lines on targets checked again after tuning or on the final model; ``is_compared``: whether
+    outputs of the final model were compared. ``metric``: the metric of a gate, on samples of the SHA-256
+    ``judged_digest``. ``source_sha256``: the digest of the source, after the step ``load``. ``asked``: the
+    scheme that was asked for, if embeddings are excluded from the one in use. ``untuned``: the model before
+    tuning, with its scheme; ``unstored``: the graph before weights were converted to their stored form.
     """
 
     steps: list[tuple[str, float]] = field(default_factory=list)
@@ -56,12 +55,12 @@ class JobRecord(Record):
     unstored: gs.Graph | None = None
 
     def take_over(self, other: Record) -> None:
-        """Take what another record says of how a model was made; decisions and steps stay those of before."""
-        for one in fields(Record):
-            if one.name not in ("decisions", "steps"):
-                setattr(self, one.name, getattr(other, one.name))
+        """Copy the fields of another record of quantization, except decisions and steps."""
+        for attribute in fields(Record):
+            if attribute.name not in ("decisions", "steps"):
+                setattr(self, attribute.name, getattr(other, attribute.name))
 
     @property
     def metric_entries(self) -> dict[str, str]:
-        """The entry of the metadata on the metric that the model was held to, if it was."""
+        """The metadata entry of the metric; empty without one."""
         return {} if self.metric is None else self.metric.entries()

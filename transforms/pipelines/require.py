@@ -1,4 +1,4 @@
-"""Step: end the work where nothing of the model is quantized."""
+"""Step: refuse a model of which nothing was quantized."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from transforms.pipelines.work import Work
 
 
 def require(work: Work) -> None:
-    """Raise NothingToDoError for a model that the scheme leaves as it is, unless parts are stored later."""
+    """Raise NothingToDoError if the scheme quantized nothing, unless later rows store parts in few bits."""
     if not (work.record.count or _is_stored_later(work)):
         raise NothingToDoError(f"no tensor of '{work.source}' can take a format of this scheme")
 
 
 def _is_stored_later(work: Work) -> bool:
-    """Return whether embeddings, or parts of features, are to be stored in few bits."""
+    """Return whether later rows store embeddings, or parts of features, in few bits."""
     if work.options.embeddings:
         from transforms.graph.embeddings import tables
 

@@ -1,4 +1,4 @@
-"""Steps of tuning a model that is quantized already: load both models, tune the weights."""
+"""Steps that tune a quantized model: load the quantized and the float model, tune the weights."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from transforms.scheme.sources import recorded_scheme
 
 @dataclass
 class TuneWork(Work):
-    """A tuning: ``source`` is the float model.
+    """A tuning of a quantized model; ``source`` is the float model.
 
     ``quantized``: the model that was quantized from it. ``how``: the algorithm and its options.
-    ``batch_size``: samples that are put together, if the first dimension of inputs is free. ``fed``: how many
-    samples there were, after the step ``tune_quantized``.
+    ``batch_size``: samples in a batch, if the first dimension of inputs is free. ``fed``: the number of
+    samples, after the step ``tune_quantized``.
     """
 
     quantized: Source | None = None
@@ -45,9 +45,9 @@ class TuneWork(Work):
 
 
 def load_pair(work: Work) -> None:
-    """Step: read the quantized model, and the float model as it was when that was made.
+    """Step: read the quantized model, and the float model in the form that was quantized.
 
-    Raises ModelError or OSError for a file that cannot be read, ValueError for models that do not fit.
+    Raises ModelError or OSError for a file that cannot be read, ValueError for models that do not match.
     """
     tuning = _of_tuning(work)
     work.events.phase("loading")
@@ -66,9 +66,9 @@ def load_pair(work: Work) -> None:
 
 
 def tune_quantized(work: Work) -> None:
-    """Step: tune the weights; the model stays as it is where the outputs gain nothing.
+    """Step: tune the weights; the model is not changed if the outputs do not gain.
 
-    Raises ValueError for samples that do not fit, or that one batch holds all of.
+    Raises ValueError for samples that do not fit, or that all go into one batch.
     """
     tuning = _of_tuning(work)
     if work.data is None or work.base.graph is None:
@@ -102,12 +102,12 @@ TUNE: tuple[WorkRow, ...] = (
 
 def _files(work: TuneWork, reference: gs.Graph, attempt: str) -> LayerFiles | None:
     if work.options.finished is None:
-        return None  # before the quantized model is read once more
+        return None  # without hashing the quantized model
     return finished_layers(work, reference, model_hash(work.graph), str(work.batch_size), attempt)
 
 
 def _batches(twin: gs.Graph, feeds: Feeds, size: int) -> list[Mapping[str, np.ndarray]]:
-    """Return samples put together; ValueError where all of several make one batch."""
+    """Return batches of samples; ValueError if several samples all go into one batch."""
     batches = batch_feeds([feed for _, feed in feeds], model_inputs(twin), size)
     if len(batches) == 1 < len(feeds):
         needed = "one batch to fit to, one to judge by are needed"

@@ -1,4 +1,4 @@
-"""The float model of a job, wherever it lies."""
+"""The float model of a job: a file, a proto or a graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transforms.runtime.session import OpenModel, RunOptions
 
 
 class Source:
-    """A model that is read anew at each call and never changed: a file, a proto or a graph in memory."""
+    """A model that each call reads again and never changes: a file, a proto or a graph in memory."""
 
     def __init__(self, model: str | Path | onnx.ModelProto | gs.Graph) -> None:
         """Read nothing yet. Raises TypeError for anything else."""
@@ -34,7 +34,7 @@ class Source:
         return str(self.path or "model in memory")
 
     def load(self) -> gs.Graph:
-        """Return the model as a graph of its own. Raises ModelError (a ValueError) or OSError."""
+        """Return the model as a new graph. Raises ModelError (a ValueError) or OSError."""
         if self.path is not None:
             return model_io.load(self.path)
         graph = self._model if isinstance(self._model, gs.Graph) else self._graph
@@ -46,7 +46,7 @@ class Source:
         return open_model(self.path or self.load(), options)
 
     def stored_bytes(self, graph: gs.Graph) -> int:
-        """Return the bytes of the files that a graph came from, or of the model in memory, about."""
+        """Return the bytes of the files that a graph was read from, or about those of the model in memory."""
         if isinstance(self._model, onnx.ModelProto):
             return self._model.ByteSize()
         if self.path is None:

@@ -1,4 +1,4 @@
-"""The loop that takes the rows of a recipe."""
+"""Run the rows of a recipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transforms.pipelines.work import Work
 from transforms.run.run_each import products_on_one_thread
 
 Steps = Sequence[Row[Work] | Step[Work]]
-"""A recipe: rows, and plain functions of a work, which are entered in each job."""
+"""A recipe: rows, and plain functions of a work, which every job enters."""
 
 DECIDE = "decide"
 """The row without which rules decide."""
@@ -25,11 +25,11 @@ W = TypeVar("W", bound=Work)
 
 @products_on_one_thread()
 def run(work: W, steps: Steps, needed: Mapping[str, str] = _NOTHING) -> W:
-    """Enter the rows of a recipe; the record says which were entered, and for how many seconds each.
+    """Enter the rows of a recipe in order; the record lists the entered rows with their seconds.
 
-    Without a row ``decide``, rules decide whatever the scheme leaves open. ``needed``: fields of the work
-    that are read afterwards, with the row that sets each. Raises ValueError for a row before one that it
-    needs, and what a row raises; the graph is then in an undefined state.
+    Without a row ``decide``, rules set all 'auto' keys of the scheme. ``needed``: fields of the work that are
+    read afterwards, with the row that sets each. Raises ValueError for a row that stands before one that it
+    needs, and as the rows do; the graph is then in an undefined state.
     """
     recipe = as_rows(steps)
     check_order(work, recipe, needed)
@@ -42,5 +42,5 @@ def run(work: W, steps: Steps, needed: Mapping[str, str] = _NOTHING) -> W:
 
 
 def phases_of(work: Work, steps: Steps) -> tuple[str, ...]:
-    """Return the phases that a work which has not begun will show, in order."""
+    """Return the phases that a new work will show, in order."""
     return rows.phases_of(work, as_rows(steps))

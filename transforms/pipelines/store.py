@@ -1,4 +1,4 @@
-"""Step: bring weights of block formats into the form in which they are to be stored."""
+"""Step: convert weights of block formats to their stored form."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from transforms.pipelines.work import Work
 
 
 def store(work: Work) -> None:
-    """Store weights as the options say; the record has lines on it."""
+    """Convert weights to the form that the options ask for, and record lines on it."""
     work.record.stored += stored(work.graph, work.options.storage, work.scheme.named_formats)
 
 
 def stored(graph: gs.Graph, storage: str, formats: Sequence[Format] = ()) -> list[str]:
-    """Bring weights into the form in which they are to be stored; return lines on it.
+    """Convert weights to their stored form, in place; return lines on it.
 
-    ``formats`` are those that they may have, by default those that the model tells of.
+    ``formats``: those that weights may have, by default those recorded in the model.
     """
     if storage == "plain":
         return []
@@ -33,8 +33,8 @@ def _packed(done: PackedWeights) -> Iterator[str]:
     if not done.formats:
         yield "Packed: nothing, no weight is stored in a block format; integers have their bits already"
         return
-    what = ", ".join(f"{counted(count, 'weight')} in {name}" for name, count in done.formats.items())
+    counts = ", ".join(f"{counted(count, 'weight')} in {name}" for name, count in done.formats.items())
     bits = 8 * done.after / done.elements
-    yield f"Packed: {what}, {done.before:,} -> {done.after:,} bytes, {bits:.2f} bits per element"
+    yield f"Packed: {counts}, {done.before:,} -> {done.after:,} bytes, {bits:.2f} bits per element"
     if done.left:
         yield "Left as float32: " + ", ".join(f"{count} {why}" for why, count in done.left.items())

@@ -1,4 +1,4 @@
-"""Step: run the model once as its users will, beside the float model, before its file gets its name."""
+"""Step: run the model once as its users will, and compare and time it with the float model, before saving."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 
 def try_out(work: Work) -> None:
-    """Check the target's rules, run the model on a sample, and time it beside the float model if it is small.
+    """Check the rules of the target device, run the model on a sample, and time it against the float model.
 
     Raises ModelError for a model that ONNX Runtime does not run, or computes wrongly, unless it is made for
-    another runtime; ValueError for one that breaks a rule of its target.
+    another runtime; ValueError for a model that breaks a rule of its target. Large models are not timed.
     """
     work.events.phase("test run")
     assert work.source is not None, "a work without a source is not tried out"
@@ -37,19 +37,19 @@ def try_out(work: Work) -> None:
     options = FirstRunOptions(
         work.source, samples, work.options.functions, is_for_here, work.options.run.threads
     )
-    found = first_run(work.graph, options)
-    if work.options.times and is_for_here and found.trial and found.once is None:
-        found.time = _timed(found, work)
-    found.feeds = None  # they are in the way of what is written next
-    work.record.first = found
+    result = first_run(work.graph, options)
+    if work.options.times and is_for_here and result.trial and result.once is None:
+        result.time = _timed(result, work)
+    result.feeds = None  # frees memory for writing
+    work.record.first = result
 
 
-def _timed(found: FirstRun, work: Work) -> BesideFloat | None:
-    """Return how fast a model is that runs; None if ONNX Runtime fails on the float model, which may be."""
-    assert found.feeds is not None and work.source is not None, "it was run"
-    openers = partial(open_as_user, *found.exported), work.source.open
+def _timed(result: FirstRun, work: Work) -> BesideFloat | None:
+    """Return the timing of a model that runs; None if a session fails, as that of the float model may."""
+    assert result.feeds is not None and work.source is not None, "it was run"
+    openers = partial(open_as_user, *result.exported), work.source.open
     try:
-        return time_beside_float(openers, found.feeds, work.options.run)
+        return time_beside_float(openers, result.feeds, work.options.run)
     except Exception as error:  # the runtime's exceptions share no narrower class
         log.info("not timed: %s", error)
         return None

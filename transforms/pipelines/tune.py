@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def tune(work: Work) -> None:
-    """Tune the weights as the scheme says; the model stays as it is where the outputs gain nothing.
+    """Tune the weights as the scheme says; the model is not changed if the outputs do not gain.
 
     Raises ValueError without samples, or if they do not fit.
     """
@@ -55,14 +55,14 @@ def tune(work: Work) -> None:
         files=partial(finished_layers, work, reference),
     )
     work.record.tuned, work.record.tuned_on = done, len(feeds)
-    if work.asked.auto_mixed_precision:  # the scheme is the first of the entries, as in files of old
+    if work.asked.auto_mixed_precision:  # keeps the scheme the first entry
         info_of(done.graph).metadata.setdefault(SCHEME_ENTRY, "")
     work.record.untuned = work.graph, work.scheme
     work.graph, work.scheme = done.graph, work.scheme.with_(finetune=rule)
 
 
 def _tuned_on(work: Work, reference: gs.Graph, most: int | None) -> Sequence[Feed]:
-    """Return the samples to tune on: of texts not those that tell how good the model is in the end."""
+    """Return the samples to tune on: of texts, without those that measure the final model."""
     assert work.data is not None, "looked at before"
     source = work.data.feeds(reference)
     if not logits_of(reference):
@@ -84,7 +84,7 @@ def tuned(
     workers: Workers | None = None,
     files: FilesOf | None = None,
 ) -> TunedModel:
-    """Return a model with tuned weights, and tell of each layer and its error."""
+    """Return a model with tuned weights; ``events`` get the progress and the error of each layer."""
     from transforms.finetune.finetune_model import finetune_model  # imports take time that small jobs notice
 
     progress = events.phase("tuning", "layer")
@@ -94,7 +94,7 @@ def tuned(
 
 
 def tuning_options(rule: FinetuneRule, run: RunOptions, **more: Any) -> FinetuneOptions:
-    """Return how a rule says that a model is tuned; ``more`` are other fields of the result."""
+    """Return the options of a tuning by a rule; ``more``: further fields of the options."""
     solver = SolverOptions(
         iterations=rule.num_iterations, learning_rate=rule.learning_rate or None, early_stop=rule.early_stop
     )

@@ -1,4 +1,4 @@
-"""Why a scheme quantizes nothing of a model, and which presets would quantize something of it."""
+"""Explain why a scheme quantizes nothing of a model, and which presets would quantize something."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from transforms.plan.quantization_plan import QuantizationPlan
 from transforms.scheme import Scheme, preset
 
 TRIED = ("A8W8", "W8", "BFP16", "BF16")
-"""One preset of each reach: integers, integers for weights alone, which need no ranges and so reach bodies,
-blocks, and a float type, which reaches every value.
+"""One preset of each kind: integers; integers for weights alone, which need no ranges and so apply to bodies,
+too; blocks; and a float type, which applies to every tensor.
 """
 
 _EVERY = "quantize_all_op_types"
 
 
 def why_nothing(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:
-    """Yield a line for each reason, with the nodes it holds for, and one with the presets that would do.
+    """Yield a line for each reason, with the nodes it applies to, and one with presets that would work.
 
-    ``load`` returns the float model anew; it quantized to nothing with this scheme before. The presets are
-    those with which a plan of this model has quantizations, of ``TRIED`` and this scheme with the key that
-    lets its formats reach every value; one of weights alone has to make the model smaller.
+    ``load`` reads the float model, of which this scheme quantizes nothing. Candidates are the presets of
+    ``TRIED``, and this scheme with ``quantize_all_op_types``; one works if the plan of the model has
+    quantizations, or for weights alone if it makes the model smaller.
     """
     reasons: dict[str, Counter[str]] = {}
     for op, reason in _reasons(_plan(load(), scheme)):
@@ -43,8 +43,12 @@ def why_nothing(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:
         yield "No node reads a float32 tensor"
     for reason, ops in reasons.items():
         yield f"{reason}: {', '.join(f'{op} {count}' for op, count in ops.most_common())}"
-    found = list(_that_would(load, scheme))
-    yield f"Would quantize some of it: {', '.join(found)}" if found else "No preset would quantize any of it"
+    presets = list(_that_would(load, scheme))
+    yield (
+        f"Would quantize some of it: {', '.join(presets)}"
+        if presets
+        else "No preset would quantize any of it"
+    )
 
 
 def _plan(graph: gs.Graph, scheme: Scheme) -> QuantizationPlan:
@@ -61,7 +65,7 @@ def _that_would(load: Callable[[], gs.Graph], scheme: Scheme) -> Iterator[str]:
 
 
 def _has_quantizations(graph: gs.Graph, scheme: Scheme) -> bool:
-    if scheme.format(scheme.activation) is None:  # what grows would be no help
+    if scheme.format(scheme.activation) is None:  # weights alone must make the model smaller
         return product_weights(graph) > 0
     try:
         return bool(_plan(graph, scheme).quantizations)
@@ -70,7 +74,7 @@ def _has_quantizations(graph: gs.Graph, scheme: Scheme) -> bool:
 
 
 def _reasons(plan: QuantizationPlan) -> Iterator[tuple[str, str]]:
-    """Yield operator and reason of each node that reads float32 numbers."""
+    """Yield operator and reason of each node that reads a float32 tensor."""
     main = {id(node) for node in plan.graph.nodes}
     shapes, zone = shape_arithmetic(plan.graph), float_zone(plan.graph)
     for node in walk.nodes(plan.graph):

@@ -1,4 +1,4 @@
-"""A model on its way through a list of steps."""
+"""The state of a job: the model, and everything that its steps read and change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transforms.precision.held_out import HeldOut
 
 SCHEME_ENTRY = provenance.PREFIX + "scheme"
-"""The entry of a model's metadata that holds its scheme."""
+"""Key of the scheme in a model's metadata."""
 
 
 RowOf = TypeVar("RowOf", bound=Row[Any])
@@ -38,34 +38,34 @@ RowOf = TypeVar("RowOf", bound=Row[Any])
 
 @dataclass
 class Work(BySchemeMixin):
-    """All that a step may read or change.
+    """Everything that a step may read or change.
 
     Attributes
     ----------
     graph : Graph
         The model as it is now; empty before the step ``load``.
     asked : Scheme
-        The scheme that was asked for. What it leaves open is for the outputs to decide.
+        The scheme that was asked for; outputs decide its 'auto' keys.
     scheme : Scheme
-        The scheme in use; from the step ``decide`` on nothing in it is open.
+        The scheme in use; without 'auto' keys after the step ``decide``.
     data : CalibrationData or None
         The samples.
     source : Source or None
         The float model; None for a work that begins with a graph.
     options : Options
-        What the job is told beside the scheme, and its recipe.
+        Options of the job, and its recipe.
     events : Events
         Receives phases, progress, lines and warnings.
     record : JobRecord
-        What was done, decided and noted so far.
+        Changes, decisions and notes so far.
     base : Base
-        The float model as it was quantized.
+        The float model in the form that is quantized.
     statistics : Calibration or None
         Statistics of the samples, after the step ``measure``.
     judge : Judge or None
-        Compares outputs of candidates with those of the float model; None where nothing can be decided.
+        Compares outputs of candidates with those of the float model; None if nothing can be decided.
     held_out : HeldOut or None
-        Samples that a goal is judged on.
+        Samples that judge the target.
     """
 
     graph: gs.Graph
@@ -81,12 +81,12 @@ class Work(BySchemeMixin):
     held_out: HeldOut | None = None
 
     def __post_init__(self) -> None:
-        """Begin with the scheme that was asked for."""
+        """Set the scheme in use to the scheme that was asked for."""
         self.scheme = self.asked
 
     @property
     def targets(self) -> SchemeTargets | None:
-        """What the scheme names in the base."""
+        """The nodes and tensors that the scheme names in the base."""
         return self.base.targets
 
     @targets.setter
@@ -95,12 +95,12 @@ class Work(BySchemeMixin):
 
     @property
     def run_here(self) -> RunOptions:
-        """How a model is run for figures of it: as users open it, or as it says if it is for elsewhere."""
+        """How to run a model for its figures: as users open it, or simulated if it is for another runtime."""
         return replace(self.options.run, simulate=self.asked.target not in ("", ON_CPU))
 
     @property
     def fits_weights(self) -> bool:
-        """Whether outputs of layers round the weights: the scheme's word, or few bits and samples."""
+        """Whether weights are fitted: if the scheme says so, or they have few bits and there are samples."""
         if self.asked.fit_weights is True:
             return True
         return (
@@ -110,7 +110,7 @@ class Work(BySchemeMixin):
     def plan(
         self, graph: gs.Graph | None = None, scheme: Scheme | None = None, record: Record | None = None
     ) -> QuantizationPlan:
-        """Return the plan of a scheme for the graph, or for another form of it, noted in a ``record``."""
+        """Return the plan of a scheme for the graph, or for another graph; ``record`` gets its notes."""
         from transforms.conversion.write_plan import make_plan  # not loaded by conversions to BF16
 
         return make_plan(
@@ -121,7 +121,7 @@ class Work(BySchemeMixin):
         )
 
     def float_form(self) -> gs.Graph:
-        """Return the float model as it was quantized: the one that was kept, or made again."""
+        """Return the float model in the form that was quantized: the kept graph, or prepared again."""
         if self.base.graph is not None:
             return self.base.graph
         assert self.source is not None, "else it was kept"
@@ -132,11 +132,11 @@ class Work(BySchemeMixin):
         return rewriting.graph
 
     def taken(self, rows: Sequence[RowOf]) -> Sequence[RowOf]:
-        """Return those of some rows that the work takes."""
+        """Return those of the rows that are in the recipe of the work."""
         return [row for row in rows if not self.options.recipe or row in self.options.recipe]
 
     def close(self) -> None:
-        """Let rules decide whatever the scheme leaves open."""
+        """Set all 'auto' keys of the scheme by rules."""
         self.asked, self.scheme = self.asked.by_rule(), self.scheme.by_rule()
 
 

@@ -1,4 +1,4 @@
-"""Steps that bring the quantized model into the form in which its parts are stored."""
+"""Steps that rewrite parts of a quantized model to their stored form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transforms.pipelines.work import Work
 
 
 def tie_heads(work: Work) -> int:
-    """Let a head in float read its table, in a model with tables."""
+    """Let a head with a copy of an embedding table as its weight read the table; return how many do."""
     if not tables(work.graph):
         return 0
     from transforms.store_embeddings import tie_embeddings
@@ -19,15 +19,15 @@ def tie_heads(work: Work) -> int:
 
 
 def store_features(work: Work) -> None:
-    """Enter the rows that features have for the form in which their parts are stored."""
+    """Enter the rows of features that store their parts."""
     run_feature_rows(work, features_of(work.graph), "store")
 
 
 def write_interface(work: Work) -> None:
-    """Enter the rows that features have for the form of inputs and outputs, as options ask for it."""
+    """Enter the rows of features that change inputs and outputs, as options ask for."""
     run_feature_rows(work, features.asked_for(work.options), "interface")
 
 
 def keep_unstored(work: Work) -> None:
-    """Keep the graph before weights get another form, for which this machine may have no kernels."""
+    """Keep a copy of the graph before weights are stored in a form that may have no kernels here."""
     work.record.unstored = copy_graph(work.graph)

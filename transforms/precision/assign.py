@@ -1,7 +1,7 @@
-"""Choosing formats of layers so that the model as a whole meets a target.
+"""Assign formats to layers so that the whole model meets a target or a budget.
 
-Errors of single layers determine the order of trials; only the measured value of the actual mixed model
-decides whether the target holds.
+Errors of single layers determine the order of trials; the measured metric of the mixed model decides whether
+the target holds.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from transforms.search.group_search import add_in_groups
 from transforms.search.target import Target, TargetError
 
 Choices = Mapping[str, str]
-"""The formats of moved layers, by LayerRule.label; other layers have those of the baseline."""
+"""By layer, the label of the formats that it is moved to (LayerRule.label); others keep the baseline's."""
 
 Evaluate = Callable[[Choices], float]
 """Returns the metric of the model with these formats."""
 
 _Cost = Callable[[str, str | None], float]
-"""What a layer costs in a format, None for that of the baseline, in bits."""
+"""Bits of a layer in the formats of a label, None for those of the baseline."""
 
 _ROUNDING = 1e-12
-"""Sums of a thousand numbers in float64 are exact to this share."""
+"""Relative error bound of a sum of a thousand numbers in float64."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """Bits of a layer's weights, and of the activations that it reads for one sample."""
+    """Bits of a layer's weights, and of its input activations for one sample."""
 
     weight: float
     activation: float = 0.0
 
     @property
     def total(self) -> float:
-        """Both together: fewer bits are cheaper."""
+        """Bits of weights and activations together."""
         return self.weight + self.activation
 
 
 @dataclass(frozen=True)
 class Option:
-    """Formats that a layer may have, by their ``label``: the output error that they add, and their size."""
+    """Formats that a layer may have, by their ``label``, with the output error they add and their size."""
 
     layer: str
     label: str
@@ -53,9 +53,9 @@ class Option:
 
 @dataclass(frozen=True)
 class Step:
-    """A model that was tried: its metric, its size, and its changes to the last accepted one.
+    """A model that was tried: its metric, its size, and its changes from the last accepted model.
 
-    ``moved``: layers and their formats, None for those of the baseline.
+    ``moved``: layers and the labels of their formats, None for those of the baseline.
     """
 
     moved: tuple[tuple[str, str | None], ...]
@@ -66,9 +66,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Assignment:
-    """The chosen formats, with the metric and the size of the model, and those of the baseline.
+    """The chosen formats, with the metric and size of the model and of the baseline.
 
-    ``steps``: all trials in order, the baseline first. ``target``: the bound that ``value`` meets, or None.
+    ``steps``: all trials in order, the baseline first. ``target``: what ``value`` meets, with an absolute
+    limit; None without a target.
     """
 
     choices: Choices
@@ -89,20 +90,22 @@ def assign(
     budget: float | None = None,
     progress: Callable[[Step], None] | None = None,
 ) -> Assignment:
-    """Return formats with which the model meets the target and keeps to the budget.
+    """Return formats with which the model meets the target and stays within the budget.
 
-    Options are moved in the order of rising error per bit saved, of weights with a ``budget``, which is in
-    bits of all weights, else of all operands: as many as the budget needs, or all of them. Each with which
-    the target does not hold is skipped (:func:`transforms.search.group_search.add_in_groups`); without a
-    target none is.
+    Layers are moved to options in the order of rising error per bit saved: bits of weights if there is a
+    ``budget`` (bits of all weights together), else of all operands. With a budget, as many are moved as it
+    needs, else all. An option with which the target does not hold is skipped
+    (:func:`transforms.search.group_search.add_in_groups`).
 
-    ``options`` are the formats that layers may get, ``baseline`` the size of each layer in the formats that
-    the target is first checked with. A relative target is relative to the metric of the baseline.
-    ``evaluate`` is called once for each model. ``progress`` receives each step.
+    ``options``: the formats that layers may get; ``baseline``: the size of each layer in its formats before
+    any move. A relative target is relative to the metric of the baseline. ``evaluate`` is called once for
+    each model. ``progress`` receives each step.
 
     Raises TargetError if the baseline breaks the target, or for a budget that is too small.
     """
-    sizes: dict[tuple[str, str | None], Size] = {(one.layer, one.label): one.size for one in options}
+    sizes: dict[tuple[str, str | None], Size] = {
+        (option.layer, option.label): option.size for option in options
+    }
     sizes |= {(layer, None): size for layer, size in baseline.items()}
 
     def _cost(layer: str, label: str | None) -> float:
@@ -118,31 +121,32 @@ def assign(
 
 
 def by_error_per_cost(options: Iterable[Option], cost: _Cost) -> list[Option]:
-    """Return the moves of all layers to options of less cost, of rising error per cost saved.
+    """Return the moves of all layers to cheaper options, in the order of rising error per cost saved.
 
-    Each is relative to the one of its layer before, along the lower convex hull of the layer's options: in
-    this order the errors of any prefix are the least of all that save as much. Infinite errors are left out.
+    Moves of one layer follow the lower convex hull of its options, each relative to the move before it: in
+    this order any prefix has the least error of all choices that save as much. Options of infinite error are
+    left out.
     """
     by_layer: dict[str, list[Option]] = {}
     for option in options:
         if math.isfinite(option.error):
             by_layer.setdefault(option.layer, []).append(option)
 
-    def _step(option: Option, now: float, error: float) -> tuple[float, float, Option]:
-        saved = now - cost(option.layer, option.label)
+    def _step(option: Option, bits: float, error: float) -> tuple[float, float, Option]:
+        saved = bits - cost(option.layer, option.label)
         return (option.error - error) / saved, -saved, option
 
     steps: list[tuple[float, float, Option]] = []
-    for layer, own in by_layer.items():
-        now, error = cost(layer, None), 0.0
-        while cheaper := [one for one in own if cost(layer, one.label) < now]:
-            steps.append(min((_step(one, now, error) for one in cheaper), key=itemgetter(0, 1)))
-            now, error = cost(layer, steps[-1][2].label), steps[-1][2].error
+    for layer, available in by_layer.items():
+        bits, error = cost(layer, None), 0.0
+        while cheaper := [option for option in available if cost(layer, option.label) < bits]:
+            steps.append(min((_step(option, bits, error) for option in cheaper), key=itemgetter(0, 1)))
+            bits, error = cost(layer, steps[-1][2].label), steps[-1][2].error
     return [option for _, _, option in sorted(steps, key=itemgetter(0, 1))]
 
 
 def least_bits(options: Iterable[Option], baseline: Mapping[str, Size]) -> float:
-    """Return the fewest bits that all weights can take, at any finite error."""
+    """Return the fewest bits of all weights together, over options of finite error."""
     least = {layer: size.weight for layer, size in baseline.items()}
     for option in options:
         if math.isfinite(option.error):
@@ -151,7 +155,7 @@ def least_bits(options: Iterable[Option], baseline: Mapping[str, Size]) -> float
 
 
 class _Trials:
-    """A current assignment, which holds, and the models tried so far."""
+    """The current assignment, which meets the target, and the models tried so far."""
 
     def __init__(
         self,
@@ -166,7 +170,7 @@ class _Trials:
         self._layers = [layer for layer, label in sizes if label is None]
         self._sizes, self._cost = sizes, cost
         self._evaluate, self._progress = evaluate, progress
-        self._known: dict[frozenset[tuple[str, str]], float] = {}
+        self._values: dict[frozenset[tuple[str, str]], float] = {}
         self._steps: list[Step] = []
         self._order = list(dict.fromkeys(option.layer for option in options))
         self.choices: dict[str, str] = {}
@@ -175,12 +179,12 @@ class _Trials:
         self._attempt({})
 
     def holds(self, moved: Iterable[Option]) -> bool:
-        """Evaluate the model with options, the later of a layer if it costs less, and return if it holds."""
+        """Evaluate the model with these options; return whether the target holds, and keep them if so."""
         choices = self.choices_of(moved)
         return choices == self.choices or self._attempt(choices)
 
     def choices_of(self, moved: Iterable[Option]) -> dict[str, str]:
-        """Return the choices that options come to."""
+        """Return the formats by layer: of several options of a layer, the cheapest."""
         choices: dict[str, str] = {}
         for option in moved:
             if self._cost(option.layer, option.label) < self._cost(option.layer, choices.get(option.layer)):
@@ -189,8 +193,8 @@ class _Trials:
 
     def size(self, choices: Choices) -> Size:
         """Return the size of all layers with these choices."""
-        present = [self._sizes[layer, choices.get(layer)] for layer in self._layers]
-        weights, activations = (one.weight for one in present), (one.activation for one in present)
+        sizes = [self._sizes[layer, choices.get(layer)] for layer in self._layers]
+        weights, activations = (size.weight for size in sizes), (size.activation for size in sizes)
         return Size(math.fsum(weights), math.fsum(activations))
 
     def result(self) -> Assignment:
@@ -202,9 +206,9 @@ class _Trials:
 
     def _value(self, choices: Choices) -> float:
         key = frozenset(choices.items())
-        if key not in self._known:
-            self._known[key] = self._evaluate(dict(choices))
-        return self._known[key]
+        if key not in self._values:
+            self._values[key] = self._evaluate(dict(choices))
+        return self._values[key]
 
     def _attempt(self, choices: dict[str, str]) -> bool:
         value = self._value(choices)
@@ -220,7 +224,7 @@ class _Trials:
 
 
 def _within(order: Sequence[Option], trials: _Trials, budget: float) -> list[Option]:
-    """Return the first options with which weights keep to a budget, without those that it does not need."""
+    """Return the shortest prefix of the options that meets a budget of weights, without needless ones."""
 
     def _weight(moved: Iterable[Option]) -> float:
         return trials.size(trials.choices_of(moved)).weight
@@ -230,9 +234,9 @@ def _within(order: Sequence[Option], trials: _Trials, budget: float) -> list[Opt
     if least > room:
         raise TargetError(f"a budget of {budget:.10g} bits cannot be met: the weights take {least:.10g}")
     count = bisect_left(range(len(order)), True, key=lambda count: _weight(order[:count]) <= room)
-    kept = list(order[:count])
-    for option in sorted(kept, key=lambda one: -one.error):
-        rest = [one for one in kept if one is not option]
+    options = list(order[:count])
+    for option in sorted(options, key=lambda option: -option.error):
+        rest = [other for other in options if other is not option]
         if _weight(rest) <= room:
-            kept = rest
-    return kept
+            options = rest
+    return options

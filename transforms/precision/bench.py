@@ -1,7 +1,7 @@
-"""The bench that decides: samples, what the float model makes of them, and a metric of outputs on them.
+"""Measure a metric of a model's outputs against those of the float model, on the samples of a judge.
 
-All choices of formats are measured here: of finer layers for a goal, of layers in mixed precision, and of the
-file that is written. Float outputs are those of a judge, which has run the float model once.
+All choices of formats are measured here: finer layers for a target, formats in mixed precision, and the model
+that is written. The judge has run the float model once and keeps its outputs.
 """
 
 from __future__ import annotations
@@ -52,23 +52,22 @@ from transforms.search.user_metric import SampleSet, load_metric
 T = TypeVar("T")
 
 Progress = Callable[[int, str], None]
-"""Told how many models were measured, and what the last one reached, in words."""
+"""Called with the number of models measured and the metric of the last one, in words."""
 
 ModelOf = Callable[[int], gs.Graph]
-"""Makes a model again for a fold, without the ranges that its samples have given."""
+"""Makes the model for a fold: with ranges from the samples of all other folds."""
 
 Measure = Callable[[Iterable[OutputsPair]], Scored]
-"""Returns one number for the outputs of the float model and of another, sample by sample."""
+"""Returns the metric for pairs of outputs, of the float model and of another, one pair for each sample."""
 
 
 class Bench:
     """Measures models on the samples of a judge.
 
-    ``names``: of what is compared, ``expected``: that of the float model, of each of the ``feeds``.
-    ``left_out``: outputs that do not count: caches beside logits, which are made of their numbers, and for a
-    share of rows what is fed back: a state has no answer in a row. ``notes``: lines on outputs that others
-    stand for. ``view``: how outputs are compared; a function of the user's gets them as they are.
-    ``of_fold``: makes the model that is scored for each fold of the feeds, where these have given its ranges.
+    ``names``: outputs that are compared; ``expected``: those of the float model, one dictionary for each of
+    the ``feeds``. ``left_out``: outputs that do not count: key-value caches of a model with logits, and for
+    ``lost_top1`` states that are fed back, whose rows have no answer. ``notes``: on outputs that are replaced
+    by others. ``view``: how outputs are compared; a user's function gets them unchanged.
     """
 
     def __init__(
@@ -84,12 +83,12 @@ class Bench:
         saturated: Collection[str] = (),
         of_fold: ModelOf | None = None,
     ) -> None:
-        """Run the float model on the samples; ``target``: what the number that is measured is a metric of.
+        """Take the samples and float outputs of a judge; ``target``: the target that ``measure`` is for.
 
-        ``index``: of the output that counts, -1 for all. ``whole``: all that the model makes counts, of any
-        type. ``saturated``: outputs that count as what is before their Softmax, in ``float_graph`` already.
-        Raises ValueError for an index out of range, and for a model without an output of a floating
-        type.
+        ``index``: of the output that counts, -1 for all. ``whole``: all outputs count, of any type.
+        ``saturated``: outputs measured before their Softmax, as ``float_graph`` has them already.
+        ``of_fold``: makes the model to score for each fold of the feeds, if the feeds gave its ranges. Raises
+        ValueError for an index out of range, and for a model without an output of a floating type.
         """
         self._judge, self._measure, self._progress = judge, measure, progress
         self._is_whole, self._saturated, self._of_fold = whole, saturated, of_fold
@@ -100,6 +99,7 @@ class Bench:
         if not counted:
             words = "the model has no output of a floating type to hold to a target"
             raise ValueError(next(iter(in_words(judged)), words))
+        # what counts, less states for a share of rows: all outputs may be states
         states = set(found_pairs(float_graph).values()) if self.metric == LOST_TOP1 and not whole else ()
         self.notes = [] if whole else in_words(judged)
         self.names = [name for name in counted if name not in states] or counted
@@ -112,61 +112,61 @@ class Bench:
 
     @property
     def run(self) -> RunOptions:
-        """How the models run."""
+        """The options with which models run."""
         return self._judge.run or RunOptions()
 
     def viewed(self, graph: gs.Graph) -> gs.Graph:
-        """Return a copy of a model, what is before a Softmax in place of outputs that count as that."""
+        """Return a copy of a model whose saturated outputs are replaced by the inputs of their Softmax."""
         copy = copy_graph(graph)
         shown = [name for name in softmax_outputs(copy) if name in self._saturated]
         show_before_softmax(copy, shown, alone=True)
         return copy
 
     def score(self, graph: gs.Graph) -> float:
-        """Return the metric of a model, which stays as it is."""
+        """Return the metric of a model, which is not changed."""
         return self.scored(graph).value
 
     def scored(self, graph: gs.Graph) -> Scored:
-        """Return the same with its standard error, of a goal."""
+        """Return the metric of a model with its standard error, if the measure has one."""
         missing = {name: np.zeros(0, np.float32) for name in self.expected[0]}  # counts as another shape
-        outputs = self._made(graph) if self._of_fold is None else self._made_in_folds(self._of_fold)
+        outputs = self._outputs(graph) if self._of_fold is None else self._outputs_in_folds(self._of_fold)
         lengths = self._judge.reference.made(self._lengths)
-        told = (  # a sample of another length counts as failed, whatever is compared of it
-            {**missing, **(made if same_shapes(expected, made) else {})}
-            for expected, made in zip(lengths, outputs, strict=True)
+        fitting = (  # a sample with an output of another length counts as failed in all outputs
+            {**missing, **(sample if same_shapes(expected, sample) else {})}
+            for expected, sample in zip(lengths, outputs, strict=True)
         )
-        counted = ({name: made[name] for name in missing} for made in told)
+        counted = ({name: sample[name] for name in missing} for sample in fitting)
         value = self._measured(map(in_shape, counted, self.expected))
         self._count += 1
         if self._progress and self.target:
             self._progress(self._count, self.target.text(value.value))
         return value
 
-    def _made(self, graph: gs.Graph, fold: int | None = None) -> Iterable[Feed]:
-        """Return what a model makes of the feeds, or of those of a fold."""
+    def _outputs(self, graph: gs.Graph, fold: int | None = None) -> Iterable[Feed]:
+        """Yield the outputs of a model on the feeds, or on those of one fold."""
         run = self._judge.opened(self.viewed(graph), shifts_within(graph))
         feeds = [feed for place, feed in enumerate(self.feeds) if fold in (None, fold_of(place))]
         return run_each(run, feeds, self._judge.run)
 
-    def _made_in_folds(self, of_fold: ModelOf) -> Iterable[Feed]:
+    def _outputs_in_folds(self, of_fold: ModelOf) -> Iterable[Feed]:
         folds = [fold_of(place) for place in range(len(self.feeds))]
-        made = {fold: iter(list(self._made(of_fold(fold), fold))) for fold in sorted(set(folds))}
-        return [next(made[fold]) for fold in folds]
+        outputs = {fold: iter(list(self._outputs(of_fold(fold), fold))) for fold in sorted(set(folds))}
+        return [next(outputs[fold]) for fold in folds]
 
     def float_score(self) -> float:
         """Return the metric of the float model itself."""
         return self.scored_float().value
 
     def scored_float(self) -> Scored:
-        """Return the same with its standard error, of a goal."""
+        """Return the metric of the float model with its standard error, if the measure has one."""
         return self._measured(self.expected)
 
     def _measured(self, outputs: Iterable[Outputs]) -> Scored:
         view = ALL if self._is_whole else self.view
         groups = self._judge.reference.groups if self.metric == "sqnr" and not self._is_whole else {}
 
-        def _of(made: Outputs) -> Outputs:
-            return split(view.of(made), groups)
+        def _of(sample: Outputs) -> Outputs:
+            return split(view.of(sample), groups)
 
         return self._measure(zip(map(_of, self.expected), map(_of, outputs), strict=True))
 
@@ -180,8 +180,9 @@ def goal_bench(
     known: KnownNames | None = None,
     of_fold: ModelOf | None = None,
 ) -> Bench:
-    """Return the bench of a goal, which holds for each output, before a Softmax if it says so; ``known`` as
-    of the judge, ``of_fold`` of the bench.
+    """Return the bench of a target that holds for each output, before the Softmax if the target says so.
+
+    ``known``: as of the judge; ``of_fold``: as of the bench.
     """
     most = None if isinstance(goal, Gate) else MOST_SAMPLES
     saturated = [*softmax_outputs(float_graph)] if goal.before_softmax else []
@@ -202,9 +203,9 @@ def goal_bench(
 def _samples(
     pairs: Iterable[OutputsPair], feeds: Sequence[Feed], places: Sequence[int] | None = None
 ) -> SampleSet:
-    """Return what a metric may ask for of samples; ``places``: by default all that there are."""
-    expected, made = zip(*pairs, strict=True)
-    return SampleSet(made, expected, feeds, places or range(len(feeds)))
+    """Return the samples as user metrics take them; ``places``: their places in the data, else 0, 1, ..."""
+    expected, outputs = zip(*pairs, strict=True)
+    return SampleSet(outputs, expected, feeds, places or range(len(feeds)))
 
 
 def mixing_bench(
@@ -215,10 +216,9 @@ def mixing_bench(
     labels: NDArray[np.integer] | None = None,
     known: KnownNames | None = None,
 ) -> Bench:
-    """Return the bench of mixed precision, on all feeds: its target holds for the outputs together.
+    """Return the bench of mixed precision, on all feeds: its target holds for all outputs together.
 
-    It holds for what the runtime here makes of the model. ``labels`` [n]: the right class of each row of the
-    outputs.
+    ``labels`` [n]: the right class of each row of the outputs.
     """
     judge = Judge(float_graph, feeds, run, most=None, known=known)
     measure, whole = _mixing_measure(rule, labels, feeds), bool(rule.evaluate)
@@ -226,59 +226,59 @@ def mixing_bench(
 
 
 def goal_metric(goal: Target, pairs: Iterable[OutputsPair]) -> float:
-    """Return the metric of a goal over samples; the SQNR is that of the worst output."""
+    """Return the metric of a target over samples; the SQNR is that of the worst output."""
     if goal.metric == "sqnr":
         return least_sqnr(pairs)
     return METRICS[goal.metric].score(pairs) if goal.metric in METRICS else lost_top1(pairs)
 
 
 def goal_scored(goal: Target, pairs: Iterable[OutputsPair], *, in_folds: bool = False) -> Scored:
-    """Return the same with its standard error by the jackknife over samples, 0 of one sample.
+    """Return the metric of a target with its standard error by the jackknife over samples, 0 of one sample.
 
-    ``in_folds``: a model has run the samples of each fold. All that was chosen was chosen on these, so that
-    an SQNR is the figure that a summary tells (:mod:`transforms.judge.figure_error`): of 39 models of
-    ResNet-8, made with 8 samples, 85 % were within 0.5 dB of its lower end on others, and 44 % of those that
-    were judged by the jackknife on four samples apart, whose ranges are of the other four.
+    ``in_folds``: a model without their ranges has run the samples of each fold. All choices were made on the
+    same samples, so that the SQNR is the figure of summaries (:mod:`transforms.judge.figure_error`): of 39
+    models of ResNet-8, made with 8 samples, 85 % were within 0.5 dB of its lower end on other samples. Of
+    those that were judged by the jackknife on four samples, with ranges from the other four, 44 % were.
     """
     if goal.metric == "sqnr" and in_folds:
-        found = _expected([sums_of(pair) for pair in pairs])
+        scored = _expected([sums_of(pair) for pair in pairs])
     elif goal.metric == "sqnr":
         sums = [sums_of(pair) for pair in pairs]
-        value, left_out = least_of(sums), [least_of(some) for some in _without_each(sums)]
-        found = Scored(value, error_of_decibels(value, left_out), len(sums))
+        value, left_out = least_of(sums), [least_of(subset) for subset in _without_each(sums)]
+        scored = Scored(value, error_of_decibels(value, left_out), len(sums))
     elif goal.metric in METRICS:
-        found = _scored(list(pairs), METRICS[goal.metric].score)
+        scored = _scored(list(pairs), METRICS[goal.metric].score)
     else:
-        found = _scored([lost_rows(pair) for pair in pairs], share_of_rows)
-    return replace(found, in_folds=in_folds)
+        scored = _scored([lost_rows(pair) for pair in pairs], share_of_rows)
+    return replace(scored, in_folds=in_folds)
 
 
 def _expected(sums: Sequence[Mapping[str, Sums]]) -> Scored:
-    """Return the SQNR of the output that has the least, as it is expected on other data, of folds."""
-    errors, power = (
-        np.array([[getattr(one, kind) for one in sample.values()] for sample in sums])
+    """Return the SQNR of the worst output as expected on other data, from the sums of samples in folds."""
+    noise, power = (
+        np.array([[getattr(sums_of_output, kind) for sums_of_output in sample.values()] for sample in sums])
         for kind in ("error_energy", "baseline_energy")
     )
     folds = [fold_of(place) for place in range(len(sums))]
-    found = Errors(np.nan_to_num(errors, nan=np.inf), power, errors.shape[1])
-    figures = (figure_of(found.of_outputs([output]), folds) for output in range(found.count))
+    folded = Errors(np.nan_to_num(noise, nan=np.inf), power, noise.shape[1])
+    figures = (figure_of(folded.of_outputs([output]), folds) for output in range(folded.count))
     error, spread = max(figures, key=lambda figure: np.nan_to_num(figure[0], nan=np.inf))
     return Scored(decibels(error), spread, len(sums))
 
 
 def _scored(samples: Sequence[T], measure: Callable[[Sequence[T]], float]) -> Scored:
-    left_out = [measure(some) for some in _without_each(samples)]
+    left_out = [measure(subset) for subset in _without_each(samples)]
     return Scored(measure(samples), jackknife(left_out) if left_out else 0.0, len(samples))
 
 
 def _without_each(samples: Sequence[T]) -> list[list[T]]:
-    """Return the samples without each of them in turn; nothing of one sample."""
+    """Return the samples without each of them in turn; an empty list for one sample."""
     places = range(len(samples))
     return [[samples[i] for i in places if i != place] for place in places if len(places) > 1]
 
 
 def _mixing_measure(rule: MixingRule, labels: NDArray[np.integer] | None, feeds: Sequence[Feed]) -> Measure:
-    """Return what measures the target of a rule; a function of the user's gets the outputs of all samples."""
+    """Return the measure for the target of a rule; a user's function gets the outputs of all samples."""
     metric = rule.bound.metric if rule.bound else "sqnr"
     if metric == EVALUATE:
         return lambda pairs: Scored(load_metric(rule.evaluate)(_samples(pairs, feeds)))
@@ -287,6 +287,6 @@ def _mixing_measure(rule: MixingRule, labels: NDArray[np.integer] | None, feeds:
     return lambda pairs: Scored(METRICS[metric].score(pairs))
 
 
-def outputs_of(names: Sequence[str], made: Feed) -> Feed:
+def outputs_of(names: Sequence[str], outputs: Feed) -> Feed:
     """Return the outputs of these names, as far as they are there."""
-    return {name: made[name] for name in names if name in made}
+    return {name: outputs[name] for name in names if name in outputs}

@@ -1,7 +1,7 @@
-"""The fewest layers that stay float so that a conversion to BF16 is as faithful as asked for.
+"""Keep the fewest layers in float with which a conversion to BF16 meets a target.
 
-Layers are chosen as for any other format (:mod:`transforms.precision.reach`), in a session in which they are
-switched. The model that the conversion writes is judged on samples that were not used for it.
+Layers are chosen as for any other format (:mod:`transforms.precision.reach`), in a session with a switch for
+each layer. The converted model is judged on held-out samples.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from transforms.search.target import Scored, Target
 from transforms.widen_bf16 import widen_bf16
 
 Names = Mapping[str, Sequence[str]]
-"""By the name of a node of the prepared model, those of the loaded one that it was made of."""
+"""Names of nodes of the loaded model by the name of the node of the prepared model that replaces them."""
 
 
 @dataclass(frozen=True)
 class KeptFloat:
-    """Patterns of nodes to exclude, in the order of the model: those of ``layers``, of ``count``.
+    """Patterns of nodes to exclude, in the order of the model, for ``layers``, out of ``count`` layers.
 
-    ``before`` and ``after``: the metric without and with them, and ``error`` the standard error of the
-    latter.
+    ``before``, ``after``: the metric without and with these layers in float; ``error``: the standard error of
+    ``after``.
     """
 
     patterns: tuple[str, ...]
@@ -58,14 +58,14 @@ def keep_float(
     run: RunOptions | None = None,
     progress: Progress | None = None,
 ) -> KeptFloat:
-    """Return the nodes to keep in float, beside those excluded anyway, for a target.
+    """Return the nodes to keep in float for a target, in addition to those that ``options`` exclude.
 
     ``graph`` is the model as loaded, constants lifted, and is not changed. Layers are chosen on ``feeds``;
-    the target is that of the outputs of the model which the conversion then makes, against the float model
-    on the ``judging`` feeds. Nodes are given by patterns that match their names alone, as ``exclude_node``
-    takes them, those without a name by what they make. Nodes that the conversion fuses are kept together.
-    Nodes with bodies stay float, with all in them, only where nothing else is enough. Raises TargetError
-    where no choice of nodes reaches the target, ValueError as a conversion does.
+    the target holds for the outputs of the converted model against the float model on the ``judging`` feeds.
+    Patterns match names of nodes exactly, as ``exclude_node`` takes them; nodes without a name are named by
+    their first output. Nodes that the conversion fuses are kept together. Nodes with bodies stay float, with
+    their bodies, only if the target cannot be reached otherwise. Raises TargetError if no choice of nodes
+    reaches the target, ValueError as a conversion does.
     """
     form = _Form(graph, options)
     first, in_float = form.keeping(()), _converted(graph, options.excluding(["*"]))
@@ -80,16 +80,18 @@ def keep_float(
     if target.is_shown(before):
         return KeptFloat((), (), 0, before.value, before.value, before.error)
     _require(target, before, bench.scored(in_float))
+    # bodies have no switches: keep them first if all other nodes in float are not enough
     if form.bodies and not target.is_shown(bench.scored(form.keeping(form.names))):
         form.fixed = form.bodies
         first = form.keeping(())
         if target.is_shown(after := bench.scored(first)):
             return KeptFloat(form.fixed, (), 0, before.value, after.value, after.error)
+    # what follows a kept layer without rounding is kept with it, if kept layers alone do not reach the target
     switched = SwitchedLayers(bench.viewed(form.prepared), bench.viewed(form.with_casts()), run)
     layers = {node for part in switched.parts for node in part.nodes}
     if not target.is_shown(bench.scored(form.keeping(layers))):
         form.layers = layers
-    found = choose_layers(
+    chosen = choose_layers(
         first,
         lambda: switched,
         form.names.keys,
@@ -99,8 +101,8 @@ def keep_float(
         "float32",
         is_low=lambda graph: True,  # numbers may be rounded to bfloat16 in float32
     )
-    kept = form.patterns(node for layer in found.layers for node in layer.nodes)
-    return KeptFloat(kept, found.layers, found.count, before.value, found.after, found.error)
+    patterns = form.patterns(node for layer in chosen.layers for node in layer.nodes)
+    return KeptFloat(patterns, chosen.layers, chosen.count, before.value, chosen.after, chosen.error)
 
 
 def _require(target: Target, before: Scored, best: Scored) -> None:
@@ -116,10 +118,10 @@ def _require(target: Target, before: Scored, best: Scored) -> None:
 
 
 class _Form:
-    """The float model as it is converted, and the models in which nodes of it are kept.
+    """The float model prepared for conversion; builds converted models with some of its nodes kept in float.
 
-    ``bodies``: patterns of the nodes with bodies; ``fixed``: patterns that are kept in any case; ``layers``:
-    names of the nodes that are chosen, if others after them are kept with them.
+    ``bodies``: patterns of the nodes with bodies. ``fixed``: patterns that are always kept. ``layers``: names
+    of the nodes to choose from, if their followers are kept with them; else empty.
     """
 
     def __init__(self, graph: gs.Graph, options: Bf16Options) -> None:
@@ -133,24 +135,24 @@ class _Form:
         self.layers: Set[str] = frozenset()
 
     def patterns(self, nodes: Iterable[str]) -> tuple[str, ...]:
-        """Return the patterns of all that is kept with some nodes of the prepared model."""
-        kept = with_followers(self.prepared, set(nodes), self.layers) if self.layers else nodes
-        names = {name for node in kept for name in self.names.get(node, ())}
+        """Return the patterns to exclude so that these nodes of the prepared model stay float."""
+        in_float = with_followers(self.prepared, set(nodes), self.layers) if self.layers else nodes
+        names = {name for node in in_float for name in self.names.get(node, ())}
         return (*self.fixed, *_patterns(self._graph, names))
 
     def keeping(self, nodes: Iterable[str]) -> gs.Graph:
-        """Return the model that the conversion makes with some nodes of the prepared model kept."""
+        """Return the converted model with some nodes of the prepared model kept in float."""
         return _converted(self._graph, self._options.excluding(self.patterns(nodes)))
 
     def with_casts(self) -> gs.Graph:
-        """Return a model of the same numbers whose nodes can be told by name from those that round."""
+        """Return a converted model of the same numbers, in a format whose roundings are separate nodes."""
         form = self._options.format if self._options.format == "simulate_bf16" else "with_cast"
         options = self._options.excluding(self.fixed)
         return _converted(self._graph, replace(options, format=form, keep_io_types=True))
 
 
 def _prepared(graph: gs.Graph, options: Bf16Options) -> gs.Graph:
-    """Return the float model in the form that is converted."""
+    """Return a copy of the float model with the rewrites that precede the conversion."""
     prepared = copy_graph(graph)
     leave_out_biases(prepared)
     prepare_bf16(prepared, replace(options, keep_io_types=True), Conversion(options.format))
@@ -158,7 +160,7 @@ def _prepared(graph: gs.Graph, options: Bf16Options) -> gs.Graph:
 
 
 def _converted(graph: gs.Graph, options: Bf16Options) -> gs.Graph:
-    """Return the model that a conversion makes, in float32 with its results rounded, for any runtime."""
+    """Return the converted model, widened to float32 arithmetic on rounded numbers, which any runtime has."""
     converted = copy_graph(graph)
     convert_bf16(converted, options)
     widen_bf16(converted)
@@ -166,43 +168,46 @@ def _converted(graph: gs.Graph, options: Bf16Options) -> gs.Graph:
 
 
 def names_as_loaded(loaded: gs.Graph, prepared: gs.Graph) -> Names:
-    """Return the names under which the nodes of the main graph, and its outputs, are chosen in a model.
+    """Return the names of loaded nodes for each node of the prepared main graph, and each output.
 
-    Nodes that are fused go together. A node that is new belongs to those that read what it makes.
+    Nodes that are fused share an entry. A new node has the names of its consumers.
     """
     matches = counterparts(loaded, prepared)
-    found: dict[int, dict[str, None]] = {}
+    sources: dict[int, dict[str, None]] = {}
     for node in reversed(list(walk.nodes(loaded))):
         if not matches[id(node)] and any(map(_is_float, node.outputs)):
             users = (user for tensor in node.outputs for user in tensor.outputs)
             matches[id(node)] = [match for user in users for match in matches.get(id(user), ())]
         for match in matches[id(node)]:
-            found.setdefault(id(match), {}).setdefault(label_of(node))
+            sources.setdefault(id(match), {}).setdefault(label_of(node))
     for node in reversed(prepared.nodes):
-        if id(node) not in found:
+        if id(node) not in sources:
             users = (user for tensor in node.outputs for user in tensor.outputs)
-            found[id(node)] = dict.fromkeys(name for user in users for name in found.get(id(user), ()))
+            sources[id(node)] = dict.fromkeys(name for user in users for name in sources.get(id(user), ()))
     names = {
-        label_of(node): list(found[id(node)])
+        label_of(node): list(sources[id(node)])
         for node in prepared.nodes
-        if found[id(node)] and not any(walk.bodies(node))
+        if sources[id(node)] and not any(walk.bodies(node))
     }
     ends = {f"{OUTPUT}{tensor.name}": walk.producer(tensor) for tensor in prepared.outputs}
-    return names | {end: list(found[id(node)]) for end, node in ends.items() if node and found.get(id(node))}
+    return names | {
+        end: list(sources[id(node)]) for end, node in ends.items() if node and sources.get(id(node))
+    }
 
 
 def with_followers(prepared: gs.Graph, chosen: Set[str], layers: Set[str]) -> Set[str]:
-    """Return chosen nodes with those after them that round nothing themselves, as a Relu.
+    """Return chosen nodes and the nodes after them, such as a Relu, that are in no layer of their own.
 
-    A conversion leaves a number as it is on its way from one node that is kept to another.
+    A follower is added if all its float inputs come from nodes in the result: a conversion rounds nothing
+    between two kept nodes.
     """
-    found = set(chosen)
+    in_float = set(chosen)
     for node in prepared.nodes:
-        makers = [walk.producer(tensor) for tensor in node.inputs if _is_float(tensor)]
-        labels = {label_of(maker) for maker in makers if maker is not None}
-        if labels and labels <= found and label_of(node) not in layers:
-            found.add(label_of(node))
-    return found
+        producers = [walk.producer(tensor) for tensor in node.inputs if _is_float(tensor)]
+        labels = {label_of(producer) for producer in producers if producer is not None}
+        if labels and labels <= in_float and label_of(node) not in layers:
+            in_float.add(label_of(node))
+    return in_float
 
 
 def _is_float(tensor: gs.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""The layers of a model whose formats may be changed one by one."""
+"""Find the layers of a model whose formats can be chosen one by one, and their sizes in bits."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _FLOAT_BITS = 32
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layer: its name, operator, and how many numbers its constant operands and the computed ones have.
+    """A layer: its name, operator, and the number of elements of its constant and its computed operands.
 
-    Those that are computed are counted for one sample, constants that layers share for each of them: each may
-    have them in a format of its own.
+    ``activations`` are those of one sample. A constant that several layers share counts for each of them,
+    since each may store it in another format.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Candidate:
     activations: int
 
     def size(self, rule: LayerRule, scheme: Scheme) -> Size:
-        """Return how many bits the operands take in these formats."""
+        """Return the bits of the operands in the formats of a rule."""
         weight, activation = _bits(rule.weight, scheme), _bits(rule.activation, scheme)
         return Size(self.weights * weight, self.activations * activation)
 
@@ -53,7 +53,7 @@ class LayeredModel(Protocol):
     graph: gs.Graph
 
     def targets(self) -> Targets:
-        """Return what the scheme names in it."""
+        """Return the nodes and tensors that the scheme names."""
 
 
 _NO_LAYER = (
@@ -70,34 +70,34 @@ def find_candidates(
     """Return the nodes of each candidate by its name, in the order of the model.
 
     Candidates are dot products of the main graph, of these operator types if any are named, whose name
-    matches none of the patterns to ``exclude``. Those that the scheme keeps in float or gives formats of
-    their own are none, nor those that make positions, lengths or spectra, which a format would ruin. Raises
-    ValueError for operator types of which none matches, for a pattern that matches none, and where no
-    candidate is left; NothingToDoError for a model without any.
+    matches none of the patterns to ``exclude``. Not candidates are layers that the scheme keeps in float or
+    gives formats of their own, nor those that compute positions, lengths or spectra, which need float.
+    Raises ValueError if no candidate has one of the operator types, for a pattern that matches none, and if
+    no candidate is left; NothingToDoError for a model without any.
     """
     targets = model.targets()
     lengths = NumberShapes(model.graph).decided.nodes.keys()
     ruined = exact_arithmetic(model.graph) | spectra(model.graph) | lengths
     ruled = [selection for _, selection, _ in targets.rules]
-    found = {
+    layers = {
         name: nodes
         for name, nodes in layers_of(model.graph).items()
         if all(_takes_formats(node) and id(node) not in ruined for node in nodes)
-        and not any(node in targets.excluded or any(node in one for one in ruled) for node in nodes)
+        and not any(node in targets.excluded or any(node in rule for rule in ruled) for node in nodes)
     }
-    if not found:
+    if not layers:
         raise NothingToDoError(f"Nothing to do: {_NO_LAYER}")
     if op_types:
-        present = sorted({op for nodes in found.values() for op in operators(nodes[0])})
-        found = {name: nodes for name, nodes in found.items() if operators(nodes[0]) & {*op_types}}
-        if not found:
+        present = sorted({op for nodes in layers.values() for op in operators(nodes[0])})
+        layers = {name: nodes for name, nodes in layers.items() if operators(nodes[0]) & {*op_types}}
+        if not layers:
             types, near = " or ".join(f"'{op}'" for op in op_types), did_you_mean(op_types[0], present)
             raise ValueError(f"no layer whose formats can be changed has operator type {types}{near}")
     for pattern in exclude:
-        if not any(matches(name, pattern) for name in found):
-            near = did_you_mean(pattern, found)
+        if not any(matches(name, pattern) for name in layers):
+            near = did_you_mean(pattern, layers)
             raise ValueError(f"pattern '{pattern}' matches no layer whose formats can be changed{near}")
-    chosen = {name: nodes for name, nodes in found.items() if not _matches(name, exclude)}
+    chosen = {name: nodes for name, nodes in layers.items() if not _matches(name, exclude)}
     if not chosen:
         raise ValueError(_NO_LAYER)
     return chosen
@@ -106,61 +106,64 @@ def find_candidates(
 def without_uneven(
     nodes: Mapping[str, list[gs.Node]], graph: gs.Graph
 ) -> tuple[dict[str, list[gs.Node]], list[str]]:
-    """Return the candidates that can be measured, and a line on those that cannot, if there are any.
+    """Return the candidates whose error can be measured, and a note on the others, if there are any.
 
-    Where numbers decide how many rows a layer has, it has others in another model: no error tells what its
-    formats do. Raises ValueError if all are of that kind.
+    A layer whose number of rows depends on values of tensors has other rows in another model, so its rows
+    cannot be compared. Raises ValueError if all candidates are of that kind.
     """
     uneven = NumberShapes(graph).names
-    left = [name for name, group in nodes.items() if any(one.outputs[0].name in uneven for one in group)]
-    if not left:
+    skipped = [name for name, group in nodes.items() if any(node.outputs[0].name in uneven for node in group)]
+    if not skipped:
         return dict(nodes), []
-    if len(left) == len(nodes):
-        raise ValueError(f"'{left[0]}': numbers decide how many rows it has, as every layer that could move")
-    said = f"Not moved, for numbers decide how many rows they have: {', '.join(map(repr, left))}"
-    return {name: group for name, group in nodes.items() if name not in left}, [said]
+    if len(skipped) == len(nodes):
+        raise ValueError(
+            f"'{skipped[0]}': numbers decide how many rows it has, as every layer that could move"
+        )
+    note = f"Not moved, for numbers decide how many rows they have: {', '.join(map(repr, skipped))}"
+    return {name: group for name, group in nodes.items() if name not in skipped}, [note]
 
 
 def with_savings(
     nodes: Mapping[str, list[gs.Node]], choices: Sequence[LayerRule], scheme: Scheme
 ) -> dict[str, list[gs.Node]]:
-    """Return the candidates that the formats change: where only weights have others, those with weights."""
+    """Return the candidates that choices change: those with weights if only formats of weights differ."""
     if any((choice.activation or scheme.activation) != scheme.activation for choice in choices):
         return dict(nodes)
-    own = {
+    weighted = {
         name: group
         for name, group in nodes.items()
         if any(isinstance(tensor, gs.Constant) for node in group for tensor in node.inputs[:2])
     }
-    return own or dict(nodes)
+    return weighted or dict(nodes)
 
 
 def require_savings(choices: Sequence[LayerRule], scheme: Scheme, *, budget: bool) -> None:
-    """Raise ValueError for formats that save no bits: for a budget of weights, else at all."""
+    """Raise ValueError for formats that save no bits: of weights with a ``budget``, else of any operand."""
     plain = LayerRule(scheme.activation, scheme.weight)
-    parts = ("weight",) if budget else ("weight", "activation")
+    operands = ("weight",) if budget else ("weight", "activation")
     for choice in choices:
         if not any(
-            _bits(getattr(choice, part), scheme) < _bits(getattr(plain, part), scheme) for part in parts
+            _bits(getattr(choice, operand), scheme) < _bits(getattr(plain, operand), scheme)
+            for operand in operands
         ):
             raise ValueError(
                 f"auto_mixed_precision: '{choice.label}' takes no fewer bits than '{plain.label}' for"
-                f" {' or '.join(parts)}, so that no layer would be moved to it"
+                f" {' or '.join(operands)}, so that no layer would be moved to it"
             )
 
 
 def measure_candidates(
     nodes: Mapping[str, list[gs.Node]], graph: gs.Graph, feed: Mapping[str, np.ndarray], run: RunOptions
 ) -> list[Candidate]:
-    """Return the candidates with their sizes, those of activations as they are on one sample."""
-    read = {t.name: t for group in nodes.values() for node in group for t in _activations(node)}
-    found = InstrumentedModel(graph, read, run).run(feed)
+    """Return the candidates with their sizes; sizes of activations are measured on one sample, ``feed``."""
+    activations = {t.name: t for group in nodes.values() for node in group for t in _activations(node)}
+    arrays = InstrumentedModel(graph, activations, run).run(feed)
     return [
         Candidate(
             name,
             group[0].op,
             sum(t.values.size for node in group for t in node.inputs[:2] if isinstance(t, gs.Constant)),
-            sum(found[t.name].size for node in group for t in _activations(node)),
+            sum(arrays[t.name].size for node in group for t in _activations(node)),
         )
         for name, group in nodes.items()
     ]
@@ -185,8 +188,8 @@ def _bits(name: str | None, scheme: Scheme) -> float:
 
 def layers_of(graph: gs.Graph) -> dict[str, list[gs.Node]]:
     """Return the dot products of the main graph by name, in the order of the graph."""
-    found: dict[str, list[gs.Node]] = {}
+    layers: dict[str, list[gs.Node]] = {}
     for node in graph.nodes:
         if is_dot_product(node):
-            found.setdefault(label_of(node), []).append(node)
-    return found
+            layers.setdefault(label_of(node), []).append(node)
+    return layers

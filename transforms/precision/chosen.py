@@ -1,4 +1,4 @@
-"""Layers that a search has chosen: finer ones for a target, and those in float for their time."""
+"""Results of searches: finer layers for a target, and layers in float for speed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from transforms.search.target import Scored
 
 @dataclass(frozen=True)
 class Part:
-    """A layer that is switched: its nodes by name, the operator of the first, and the tensor it is judged by.
+    """A layer that is switched: its nodes by name, the operator of the first, and the tensor to compare.
 
-    That is what a Relu or Clip makes of its output, if that alone reads it: what it cuts is not an error.
+    ``shown``: its output, or that of a Relu or Clip that is its only consumer: what these cut is no error.
     """
 
     name: str
@@ -26,10 +26,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A model with some layers in a finer format; ``count``: of the layers that there are.
+    """A model with some of its ``count`` layers in a finer format.
 
-    ``before`` and ``after``: the metric on the samples that judge, without any of them and with these, and
-    ``error`` the standard error of the latter. ``left_out``: outputs that the target does not hold for.
+    ``before``, ``after``: the metric on the judging samples, without finer layers and with them; ``error``:
+    the standard error of ``after``. ``left_out``: outputs that do not count for the target.
     """
 
     graph: gs.Graph
@@ -41,14 +41,17 @@ class Chosen:
     left_out: tuple[str, ...]
 
     def with_layers(self, graph: gs.Graph, layers: tuple[Part, ...], count: int, scored: Scored) -> Chosen:
-        """Return the same with layers, of so many, in a finer format, and what is scored then."""
-        found = replace(self, graph=graph, layers=layers, count=count)
-        return replace(found, after=scored.value, error=scored.error)
+        """Return a copy for another model: ``layers`` of ``count`` are finer, with the metric ``scored``."""
+        chosen = replace(self, graph=graph, layers=layers, count=count)
+        return replace(chosen, after=scored.value, error=scored.error)
 
 
 @dataclass(frozen=True)
 class Reached(Chosen):
-    """The quantized model that reaches a target; bytes: of stored numbers, without finer layers and with."""
+    """The quantized model that reaches a target.
+
+    ``bytes_before``, ``bytes_after``: bytes of stored numbers without finer layers and with them.
+    """
 
     scheme: Scheme
     bytes_before: int
@@ -57,10 +60,10 @@ class Reached(Chosen):
 
 @dataclass(frozen=True)
 class FloatLayers:
-    """The layers that are faster in float, by the first node of each; without any, no choice was faster.
+    """The layers that are faster in float, by the first node of each; empty if no choice was faster.
 
-    ``scheme`` names them, of ``count`` layers that are quantized. ``ratio``: of the time of the model to that
-    with all of these in integers. ``more_bytes``: of stored numbers.
+    ``scheme`` names them; ``count``: layers quantized before. ``ratio``: time of the model divided by that
+    with all ``count`` layers in integers. ``more_bytes``: of stored numbers.
     """
 
     scheme: Scheme
@@ -71,15 +74,16 @@ class FloatLayers:
 
 
 NEAR = 1.0
-"""dB that a model for a target may be below the same scheme without it before that is said."""
+"""Largest loss in dB of a model for a target device against the same scheme without it that needs no note."""
 
 
 @dataclass(frozen=True)
 class BesidePreset:
-    """SQNR in dB of a model for the target, ``own``, and ``without`` it, on so many samples that chose both.
+    """SQNR in dB of a model for a target device, ``own``, and of one ``without`` it.
 
-    ``ratio``: of the time without the target to that of the model, None if it was not measured. ``is_taken``:
-    whether the model without it is written. ``found``: layers in float that made the model useful.
+    Both were chosen and measured on ``samples`` samples. ``ratio``: time without the target divided by that
+    of the model, None if not measured. ``is_taken``: whether the model without the target is written.
+    ``found``: layers in float that made the model useful.
     """
 
     own: float
@@ -91,5 +95,5 @@ class BesidePreset:
 
     @property
     def is_far(self) -> bool:
-        """Whether the model for the target is clearly worse."""
+        """Whether the model for the target is more than ``NEAR`` dB worse."""
         return self.own < self.without - NEAR

@@ -1,6 +1,6 @@
-"""The fewest layers to put back for a target, chosen in a session in which they are switched.
+"""Choose the fewest layers to put in float for a target, in a session with a switch for each layer.
 
-Layers are ranked by the error that each makes alone, and as many are put back as the target takes.
+Layers are ranked by the error that each causes alone, and as many are put in float as the target needs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transforms.search.group_search import fewest
 from transforms.search.target import Target
 
 _RANKING_RUNS = 256
-"""Runs in which layers are ranked, on as many samples as come to that."""
+"""Runs of the ranking, all layers and samples together: it determines the number of samples."""
 
 
 class FewestLayers:
@@ -32,50 +32,51 @@ class FewestLayers:
         outputs: Sequence[str],
         names: Set[str],
     ) -> None:
-        """Rank the layers; ``names``: of nodes that a scheme can name."""
+        """Rank the layers; ``outputs``: those to compare, ``names``: of nodes that a scheme can name."""
         self._model = model
         count = len(feeds)
         places = ranking(count, _RANKING_RUNS, len(model.parts)), searching_evenly(count)
-        self._ranks, self._trials = (Trials(model, taken(feeds, set(some))) for some in places)
+        self._ranks, self._trials = (Trials(model, taken(feeds, set(indices))) for indices in places)
         self._outputs = [name for name in outputs if name in model.outputs] or model.outputs
         self._metric = target
-        self._known: dict[frozenset[int], float] = {}
+        self._scores: dict[frozenset[int], float] = {}
         able = (i for i, part in enumerate(model.parts) if can_be_named(part, names))
         self.able = sorted(able, key=lambda i: (-self._alone(i), i))
 
     def fewest(self, target: Target, least: int) -> list[int]:
-        """Return parts that reach a target on these samples, with those that matter most at least so many.
+        """Return the indices of layers with which a target is met on these samples, ``least`` at least.
 
-        For figures of samples, so many are taken: few samples say little of them.
+        For a gate on figures of samples, exactly the ``least`` worst layers are returned: few samples say
+        little of such figures.
         """
         if isinstance(target, Gate) and target.figures is not None:
             return self.able[: max(least, 1)]
 
-        def _holds(kept: Sequence[int]) -> bool:
-            return target.holds(self._score(kept))
+        def _holds(indices: Sequence[int]) -> bool:
+            return target.holds(self._score(indices))
 
-        found = fewest(self.able, _holds)
+        needed = fewest(self.able, _holds)
         if self._metric.metric != "sqnr":
-            return self.able[: max(least, len(found))]
-        others = [i for i in self.able if i not in found]
-        return found + others[: max(least - len(found), 0)]
+            return self.able[: max(least, len(needed))]
+        unneeded = [i for i in self.able if i not in needed]
+        return needed + unneeded[: max(least - len(needed), 0)]
 
     def _alone(self, part: int) -> float:
         names = self._ranks.parts_of(self._outputs)
         sums = [self._ranks.pooled((part,), name) for name in names]
-        signals = ((one.error_energy, one.baseline_energy) for one in sums)
-        return sum(error / signal for error, signal in signals if signal)
+        energies = ((output.error_energy, output.baseline_energy) for output in sums)
+        return sum(error / signal for error, signal in energies if signal)
 
-    def _score(self, kept: Sequence[int]) -> float:
-        key = frozenset(kept)
-        if key not in self._known:
+    def _score(self, in_float: Sequence[int]) -> float:
+        key = frozenset(in_float)
+        if key not in self._scores:
             on = self._trials.everything - key
             runs = zip(self._trials.feeds, self._trials.expected, strict=True)
-            made = (
+            computed = (
                 (outputs_of(self._outputs, expected), self._model.run(feed, on, self._outputs))
                 for feed, expected in runs
             )
             groups = self._trials.groups if self._metric.metric == "sqnr" else {}
-            pairs = ((split(expected, groups), split(found, groups)) for expected, found in made)
-            self._known[key] = goal_metric(self._metric, pairs)
-        return self._known[key]
+            pairs = ((split(expected, groups), split(outputs, groups)) for expected, outputs in computed)
+            self._scores[key] = goal_metric(self._metric, pairs)
+        return self._scores[key]

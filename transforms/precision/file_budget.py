@@ -1,4 +1,4 @@
-"""Budgets of a rule as one of bits of the weights, by which formats are assigned."""
+"""Convert the budget of a rule, of bits per weight or bytes of a file, to bits of all weights."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def bits_of_budget(
     weights: int,
     bytes_written: Callable[[Choices], int],
 ) -> float | None:
-    """Return the bits that all weights may take, of which there are so many; None without a budget.
+    """Return the bits that all weights together may take; None without a budget.
 
-    Raises TargetError, in the unit of the key of the rule, for too few.
+    ``weights``: their number. Raises TargetError, in the unit of the rule, for a budget that is too small.
     """
     if rule.size_target is not None:
         return bits_of_file(options, baseline, bytes_written, rule.size_target)
@@ -42,28 +42,28 @@ def bits_of_file(
     bytes_written: Callable[[Choices], int],
     most: int,
 ) -> float:
-    """Return the bits of all weights of the largest file of at most that many bytes.
+    """Return the bits of all weights in the largest file of at most ``most`` bytes.
 
-    Files are those that :func:`transforms.precision.assign.assign` passes for a budget from
-    the ``baseline`` to the ``options`` of fewer bits; ``bytes_written`` is called for one in each halving of
-    them. Raises ValueError, with the size of the smallest file, if that is larger.
+    The files are those on the way of :func:`transforms.precision.assign.assign` from the ``baseline`` to the
+    ``options`` of fewer bits; a binary search calls ``bytes_written`` for some of them. Raises TargetError,
+    with the size of the smallest file, if that is larger.
     """
-    bits = {(one.layer, one.label): one.size.weight for one in options}
-    before = {layer: size.weight for layer, size in baseline.items()}
+    bits = {(option.layer, option.label): option.size.weight for option in options}
+    baseline_bits = {layer: size.weight for layer, size in baseline.items()}
 
     def _cost(layer: str, label: str | None) -> float:
-        return before[layer] if label is None else bits[layer, label]
+        return baseline_bits[layer] if label is None else bits[layer, label]
 
     order = by_error_per_cost(options, _cost)
 
     @cache
     def _bytes(count: int) -> int:
-        return bytes_written({one.layer: one.label for one in order[:count]})
+        return bytes_written({option.layer: option.label for option in order[:count]})
 
     if _bytes(len(order)) > most:
         raise TargetError(
             f"size_target {most:,} bytes cannot be met: the smallest file takes {_bytes(len(order)):,}"
         )
     count = bisect_left(range(len(order)), True, key=lambda moved: _bytes(moved) <= most)
-    chosen = before | {one.layer: bits[one.layer, one.label] for one in order[:count]}
+    chosen = baseline_bits | {option.layer: bits[option.layer, option.label] for option in order[:count]}
     return math.fsum(chosen.values())

@@ -1,4 +1,4 @@
-"""Schemes in which chosen layers have other formats, and what these cost."""
+"""Make schemes in which chosen layers have a finer format."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from transforms.scheme.scheme import FLOAT32
 
 
 def fallback_rule(name: str, scheme: Scheme) -> LayerRule:
-    """Return the formats of layers that fall back; ValueError if they have them already.
+    """Return the formats of a fallback by its name; ValueError if they are those of the scheme.
 
-    Where weights alone are quantized, those of the layers are all that gets finer.
+    If the scheme quantizes weights alone, only the format of weights gets finer.
     """
     activation = scheme.format(scheme.activation)
     is_unsigned = activation is not None and activation.is_integer and not activation.is_signed
@@ -32,7 +32,10 @@ def fallback_rule(name: str, scheme: Scheme) -> LayerRule:
 
 
 def names_of(load: Callable[[], gs.Graph], scheme: Scheme) -> set[str]:
-    """Return the names of nodes that a scheme can name: those of the model, before channels are moved."""
+    """Return the names of nodes that a scheme can name: those of the loaded and of the prepared model.
+
+    Channels are not moved in the latter.
+    """
     graph = load()
     names = {label_of(node) for node in walk.nodes(graph)}
     prepare_for(graph, scheme.with_(outliers={}, layers={}, tensors={}))
@@ -40,7 +43,10 @@ def names_of(load: Callable[[], gs.Graph], scheme: Scheme) -> set[str]:
 
 
 def naming(scheme: Scheme, nodes: Iterable[str], names: Set[str], rule: LayerRule) -> Scheme:
-    """Return the scheme in which some nodes of parts, as far as they are among these names, have a rule."""
+    """Return the scheme with a rule for those of the nodes that are among ``names``, and for outputs.
+
+    A node whose name begins with ``OUTPUT`` stands for an output: its tensor gets the activation format.
+    """
     layers, tensors = dict(scheme.layers), dict(scheme.tensors)
     for node in nodes:
         if node.startswith(OUTPUT) and node not in names:

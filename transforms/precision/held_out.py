@@ -1,4 +1,4 @@
-"""Samples that a choice is judged on, kept apart from those that it is made on."""
+"""Hold out the samples that a choice is judged on from those that it is made on."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from transforms.run.feeds import Feeds
 from transforms.runtime.inputs import model_inputs
 
 GATE_EVERY = 2
-"""Of so many samples, one judges a gate: answers tell less of a model than decibels do."""
+"""One of so many samples judges a gate: more than for decibels, since answers say less of a model."""
 
 
 MOST_OF_GATES = 256
-"""Samples that judge a gate at most: a share of answers is told as well as decibels by ten times as many."""
+"""Most samples that judge a gate: a share of answers needs ten times as many samples as decibels do."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Data to quantize with, and feeds to judge on, with their ``places`` in the data.
+    """Data to quantize with, and feeds to judge on, with their ``places`` (indices) in the data.
 
-    ``is_apart``: whether they are others; ``in_folds``: whether each is judged in a model without its ranges.
+    ``is_apart``: whether the data to quantize with exclude these feeds. ``in_folds``: whether each feed is
+    judged on a model whose ranges exclude it.
     """
 
     data: CalibrationData
@@ -62,13 +63,12 @@ def hold_out(
     *,
     in_folds: bool = False,
 ) -> HeldOut:
-    """Return the data without the samples that judge a goal, and those; of few samples, all are both.
+    """Return the samples that judge a target, and the data without them.
 
-    ``every``: of so many at most one judges, ``most`` in all. ``in_folds``: the first so many judge, which
-    are among the data, for a model is made for each fold.
-
-    :func:`transforms.judge.sample_roles.goal_judging` says which. Raises ValueError for data that can be read
-    once only.
+    One of ``every`` samples judges, ``most`` in all; :func:`transforms.judge.sample_roles.goal_judging` says
+    which. Of few samples, all judge and none is held out. ``in_folds``: the first ``most`` samples judge, and
+    none is held out, since a model is made for each fold. Raises ValueError for data that can be read only
+    once.
     """
     feeds = data.feeds(graph)
     if not feeds.is_repeatable:
@@ -82,17 +82,17 @@ def hold_out(
         return HeldOut(data, [feed for _, feed in feeds], is_apart=False, places=range(count))
 
     places = goal_judging(count, every, most)
-    kept = [feed for _, feed in taken(feeds, places)]
+    judging = [feed for _, feed in taken(feeds, places)]
     rest = without(data, graph, range(period - 1, count, period), count)
-    return HeldOut(rest, kept, is_apart=True, places=places)
+    return HeldOut(rest, judging, is_apart=True, places=places)
 
 
 def without(data: CalibrationData, graph: gs.Graph, places: Collection[int], count: int) -> CalibrationData:
-    """Return data without the samples at some places, of ``count``; they can be taken several times."""
+    """Return the data without the samples at some places, out of ``count``; they can be read repeatedly."""
     feeds = data.feeds(graph)
 
     def _others() -> Iterator[tuple[str, Feed]]:
-        return (one for place, one in enumerate(feeds) if place not in places)
+        return (sample for place, sample in enumerate(feeds) if place not in places)
 
-    others = Feeds(_others, model_inputs(graph), count=count - len(places))
-    return replace(data, source=others, limit=None, images=None)
+    remaining = Feeds(_others, model_inputs(graph), count=count - len(places))
+    return replace(data, source=remaining, limit=None, images=None)

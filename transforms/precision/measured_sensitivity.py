@@ -1,4 +1,4 @@
-"""Sensitivities measured: one layer at a time in other formats, and what that does to the outputs."""
+"""Measure the sensitivity of each layer: the error of the outputs with that layer alone quantized."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from transforms.search.output_metrics import METRICS
 from transforms.search.user_metric import absolute_place
 
 RUNS = 256
-"""Runs in all, or one of each layer and format: as many samples are taken as come to that.
+"""Runs in all, at least one of each layer and format; they determine the number of samples.
 
 These rank the layers of ResNet-8 and MobileNet as all 64 samples do, with Spearman's correlations of 0.86 to
 0.93 from A16W8 to A8W8 and from BF16 to BFP16 and MX6, but for ResNet-8 in A8W8: 0.49, since one of 12
@@ -44,35 +44,35 @@ def measure_sensitivity(
     *,
     progress: Progress | None = None,
 ) -> Sensitivity:
-    """Return what each of the formats does to the outputs of the float model where one layer alone has them.
+    """Return the error of the outputs for each layer and choice of formats, with all other layers in float.
 
-    What that layer reads, its weight and its bias are in these formats, all else is float: roundings of other
-    layers would hide small errors. ``value`` is the metric, one of METRICS or FILE.py:FUNCTION, against the
-    float model, ``harm`` how far that is from the layer in its formats in the baseline: what the move adds.
-    One session of a model in which layers can be switched serves them all. Samples are evenly taken, about
-    ``RUNS`` in all; a function of the user's gets the outputs of all samples. Work is written beside the
-    ``log``, which keeps results. They do not depend on the workers, nor on how many there are.
+    The inputs, the weight and the bias of the layer have these formats; in a quantized model, errors of other
+    layers would hide small ones. ``value`` is the ``metric``, one of METRICS or FILE.py:FUNCTION, against the
+    float model; ``harm`` is the error against the layer in its baseline formats: what the move adds. One
+    session of a model with switches serves all layers. Samples are evenly spaced, about ``RUNS`` runs in all;
+    a user's function gets the outputs of all samples. Files for the workers are written to the folder of the
+    ``log``, which keeps results. Results do not depend on the workers or their number.
     """
     labels = [choice.label for choice in choices]
     places: Sequence[int] = range(len(bench.feeds))
     if metric in METRICS:
         places = ranking_formats(len(bench.feeds), RUNS, len(candidates) * (len(labels) + 1))
-    said = json.dumps([metric, labels, len(places)])
-    names = {f"{said}/{one.name}": one for one in candidates}
-    if any(log.get(name) is None for name in names):
-        graph, switches = _switched(model, [one.name for one in candidates], choices)
+    key = json.dumps([metric, labels, len(places)])
+    candidate_of = {f"{key}/{candidate.name}": candidate for candidate in candidates}
+    if any(log.get(task) is None for task in candidate_of):
+        graph, switches = _switched(model, [candidate.name for candidate in candidates], choices)
         show(graph, bench.names)
         samples = [(bench.feeds[place], bench.expected[place]) for place in places]
         write_folder(log.folder, graph, switches, samples, bench.run, bench.view)
     place = metric if metric in METRICS else absolute_place(metric)  # workers have other working folders
-    tasks = {name: SwitchTask(str(log.folder), number, place) for number, name in enumerate(names)}
+    tasks = {task: SwitchTask(str(log.folder), number, place) for number, task in enumerate(candidate_of)}
     try:
         measured = log.run(measure, tasks, workers, progress)
     finally:
         forget()
     damages = (
-        LayerSensitivity(one.name, one.op, label, value, harm)
-        for one, values in zip(names.values(), measured, strict=True)
+        LayerSensitivity(candidate.name, candidate.op, label, value, harm)
+        for candidate, values in zip(candidate_of.values(), measured, strict=True)
         for label, value, harm in zip(labels, values[::2], values[1::2], strict=True)
     )
     return Sensitivity(metric, len(places), tuple(damages))
@@ -81,9 +81,9 @@ def measure_sensitivity(
 def _switched(
     model: MixedModel, layers: Sequence[str], choices: Sequence[LayerRule]
 ) -> tuple[gs.Graph, list[list[str]]]:
-    """Return the float model with switches, of each layer one for the baseline and one for each choice."""
+    """Return the float model with switches, and each layer's switches: the baseline first, then choices."""
     base = model.in_float()
     mixes = {choice.label: dict.fromkeys(layers, choice) for choice in choices}
-    others = {label: model.build(mix, finished=False) for label, mix in {PLAIN: {}, **mixes}.items()}
-    found = switched_model(base, others, [(name, label) for name in layers for label in others])
-    return base.graph, [[found[name, label] for label in others] for name in layers]
+    quantized = {label: model.build(mix, finished=False) for label, mix in {PLAIN: {}, **mixes}.items()}
+    switches = switched_model(base, quantized, [(name, label) for name in layers for label in quantized])
+    return base.graph, [[switches[name, label] for label in quantized] for name in layers]

@@ -1,4 +1,4 @@
-"""Automatic mixed precision: which layers may have cheaper formats while the outputs keep to a target."""
+"""Automatic mixed precision: move layers to cheaper formats while the outputs meet a target."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from transforms.search.target import EVALUATE, Target
 
 @dataclass(frozen=True)
 class ProgressHooks:
-    """What is told of the progress: samples that ranges are measured on, layers, models that are tried."""
+    """Callbacks for progress: of calibration samples, of measured layers, and of models that are tried."""
 
     calibrating: calibrate.Progress | None = None
     measuring: task_log.Progress | None = None
@@ -49,14 +49,14 @@ class ProgressHooks:
 
 @dataclass
 class MixedPrecision:
-    """The model that was chosen, its scheme, which names the layers, and how it was found.
+    """The chosen model, its scheme, which names the moved layers, and the measurements.
 
-    ``choices``: the formats of layers that were moved, of ``count`` that could be; others have those of
-    ``plain``. ``labels``: the formats that were looked at. ``metric``: that of the target. ``float_graph``:
-    the float model as it was quantized. Without data there are no ``candidates`` and no ``sensitivity``;
-    there is no ``assignment`` without data, and where nothing was to be moved (``is_analysis``).
-    ``bench``: what the metric was measured on, to measure other graphs, such as a tuned one.
-    ``notes``: lines on outputs and layers whose number of rows depends on numbers.
+    ``choices``: the formats of moved layers, out of ``count`` candidates; others have those of ``plain``.
+    ``labels``: the formats that were tried. ``metric``: that of the target. ``float_graph``: the float model
+    in the form that was quantized. Without data there are no ``candidates`` and no ``sensitivity``; without
+    data and for an analysis alone (``is_analysis``) there is no ``assignment``. ``bench``: measures the same
+    metric of other graphs, such as a tuned one. ``notes``: on outputs and layers whose number of rows depends
+    on values.
     """
 
     graph: gs.Graph
@@ -90,10 +90,10 @@ def mix_precision(
 ) -> MixedPrecision:
     """Quantize a float model by a scheme, and move layers to the formats of its ``auto_mixed_precision``.
 
-    Ranges are measured once for all formats that may appear. Sensitivities say in which order layers are
-    tried; each model is judged by its true outputs, and the result keeps to the target. The graph is prepared
-    in place. Raises TargetError where the model breaks the target before anything is moved,
-    MissingDataError or ValueError without data that are needed, and ValueError as
+    Ranges are measured once for all formats that may appear. Layers are tried in the order of their
+    sensitivities; each model is judged by its outputs, and the result meets the target. The graph is prepared
+    in place. Raises TargetError if the model breaks the target before anything is moved, MissingDataError or
+    ValueError if data are needed and missing, and ValueError as
     :func:`transforms.pipelines.quantize_graph.quantize_graph` does.
     """
     options, watch = options or MixingOptions(), watch or ProgressHooks()
@@ -106,10 +106,12 @@ def mix_precision(
     model = MixedModel(graph, scheme)
     nodes = find_candidates(model, rule.target_op_types, rule.exclude_nodes)
     nodes, uneven = (nodes, []) if data is None else without_uneven(nodes, graph)
+    # only formats that save bits, and layers that they change
     choices = rule.choices(scheme.activation, scheme.weight)
     require_savings(choices, scheme, budget=rule.has_budget)
     nodes = with_savings(nodes, choices, scheme)
     everywhere: list[Mix] = [dict.fromkeys(nodes, choice) for choice in choices]
+    # shapes of the samples, then one pass over the data for the ranges of all formats
     data = data and data.repeatable(graph)
     if data is not None:
         mend_shapes(graph, (feed for _, feed in data.feeds(graph)), options.run)
@@ -123,6 +125,7 @@ def mix_precision(
     def _known() -> Set[str]:
         return walk.tensors(model.build({}).graph).keys()
 
+    # results of an interrupted job with the same inputs are taken from the log
     bench = mixing_bench(graph, feeds, rule, options.run, options.labels, _known)
     with open_results(model, data.source, rule, options) as (log, begun_anew):
         candidates = measure_candidates(nodes, graph, feeds[0], bench.run)
@@ -132,7 +135,7 @@ def mix_precision(
 
 @dataclass(frozen=True)
 class _Mixing:
-    """One model on its way to an assignment."""
+    """Measures sensitivities of one model and assigns formats to its layers."""
 
     model: MixedModel
     candidates: list[Candidate]
@@ -144,7 +147,7 @@ class _Mixing:
 
     @property
     def labels(self) -> dict[str, LayerRule]:
-        """The formats that layers may be moved to, by their labels."""
+        """The rules of the formats to choose from, by their labels."""
         return {choice.label: choice for choice in self.choices}
 
     def run(self, watch: ProgressHooks) -> MixedPrecision:
@@ -153,23 +156,25 @@ class _Mixing:
         if target and not self.options.analyse_only:
             target = target.checked(self._evaluate({}))  # before anything that takes long
         sensitivity = self._sensitivity(watch)
-        found: Assignment | None = None
+        assignment: Assignment | None = None
         if not self.options.analyse_only:
-            found = self._assign(sensitivity, target, watch)
-        chosen = {name: self.labels[label] for name, label in (found.choices if found else {}).items()}
+            assignment = self._assign(sensitivity, target, watch)
+        chosen = {
+            name: self.labels[label] for name, label in (assignment.choices if assignment else {}).items()
+        }
         result = _built(self.model, chosen, len(self.candidates), self.choices, self.bench.metric)
         return replace(
             result,
             samples=len(self.bench.feeds),
             candidates=self.candidates,
             sensitivity=sensitivity,
-            assignment=found,
+            assignment=assignment,
             bench=self.bench,
         )
 
     def _assign(self, sensitivity: Sensitivity, target: Target | None, watch: ProgressHooks) -> Assignment:
         options, sizes = self._sizes_of_options(sensitivity), self._sizes()
-        weights = sum(one.weights for one in self.candidates)
+        weights = sum(candidate.weights for candidate in self.candidates)
         budget = bits_of_budget(self.rule, options, sizes, weights, self._bytes_written)
         return assign(options, sizes, self._evaluate, target, budget=budget, progress=watch.step)
 
@@ -177,7 +182,7 @@ class _Mixing:
         return self.model.build({layer: self.labels[label] for layer, label in choices.items()}).graph
 
     def _target(self) -> Target | None:
-        """Return the target; that of a user's function is relative to what it says of the float model."""
+        """Return the target; a relative one of a user's function refers to its value of the float model."""
         target = self.rule.bound
         if target is None or target.metric != EVALUATE:
             return target
@@ -194,10 +199,10 @@ class _Mixing:
 
     def _sizes(self) -> dict[str, Size]:
         plain = _plain(self.model.scheme)
-        return {one.name: one.size(plain, self.model.scheme) for one in self.candidates}
+        return {candidate.name: candidate.size(plain, self.model.scheme) for candidate in self.candidates}
 
     def _sizes_of_options(self, sensitivity: Sensitivity) -> list[Option]:
-        by_name = {one.name: one for one in self.candidates}
+        by_name = {candidate.name: candidate for candidate in self.candidates}
         return [
             Option(
                 damage.layer,
@@ -214,19 +219,19 @@ class _Mixing:
 
     def _evaluate(self, choices: Choices) -> float:
         """Return the metric of the target for the model with these formats."""
-        said = "\n".join(f"{layer}\0{label}" for layer, label in sorted(choices.items()))
-        name = f"mix {self.bench.metric} {hashlib.sha256(said.encode()).hexdigest()}"
-        known = self.log.get(name)
-        if known is None:
-            known = (self.bench.score(self._graph(choices)),)
-            self.log.put(name, known)
-        return known[0]
+        formats = "\n".join(f"{layer}\0{label}" for layer, label in sorted(choices.items()))
+        name = f"mix {self.bench.metric} {hashlib.sha256(formats.encode()).hexdigest()}"
+        values = self.log.get(name)
+        if values is None:
+            values = (self.bench.score(self._graph(choices)),)
+            self.log.put(name, values)
+        return values[0]
 
 
 def _move_all(
     model: MixedModel, nodes: Mapping[str, list[gs.Node]], choices: Sequence[LayerRule], rule: MixingRule
 ) -> MixedPrecision:
-    """Return the model with every candidate moved, without a target to keep to and without data."""
+    """Return the model with every candidate moved, for a rule without a target and a job without data."""
     if rule.bound is not None or len(choices) > 1 or rule.has_budget:
         raise MissingDataError("automatic mixed precision measures errors, and there are no data to do it on")
     return _built(model, dict.fromkeys(nodes, choices[0]), len(nodes), choices, "sqnr")

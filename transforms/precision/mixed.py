@@ -1,4 +1,4 @@
-"""A quantized model beside its float model: the same layers, and the tensors that stand for each other."""
+"""A model with the correspondence of its tensors and layers to the float model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from transforms.conversion.record import Record
 
 @dataclass
 class Mixed:
-    """A quantized model.
+    """A model of a mix of formats.
 
-    ``raw``: by the name of a tensor of the float model, the tensor that stands for it before anything rounds
-    it. ``layers``: the dot products by name, of which several nodes may have one.
+    ``raw``: by the name of a tensor of the float model, the corresponding tensor before it is rounded.
+    ``layers``: the dot products by name; several nodes may have the same name.
     """
 
     graph: gs.Graph

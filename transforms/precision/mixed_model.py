@@ -1,4 +1,4 @@
-"""A float model that is prepared and measured once, and then quantized in any mix of formats."""
+"""Quantize one float model, prepared and calibrated once, in any mix of formats."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import FLOAT32
 
 Mix = Mapping[str, LayerRule]
-"""Formats of single layers by name; those of the scheme apply to all others."""
+"""Formats of single layers by name; all other layers have those of the scheme."""
 
 
 class MixedModel:
-    """Makes quantized models of one float model in which single layers have formats of their own."""
+    """Builds quantized models of one float model in which single layers have other formats."""
 
     def __init__(self, graph: gs.Graph, scheme: Scheme) -> None:
-        """Prepare a float model, in place, for a scheme and the formats that it may mix in.
+        """Prepare a float model, in place, for a scheme and the formats of its mixed precision.
 
         Raises as :func:`transforms.pipelines.quantize_graph.quantize_graph` does.
         """
@@ -61,10 +61,10 @@ class MixedModel:
     def measure(
         self, data: CalibrationData | None, mixes: Iterable[Mix], *, progress: Progress | None = None
     ) -> None:
-        """Measure, in one pass over the data, what quantizing needs to know for any of some mixes.
+        """Measure the statistics for all given mixes in one pass over the data.
 
-        Layers of each other mix must have formats that one of these gives them. Raises MissingDataError and
-        ValueError as :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
+        A mix that is built later may give a layer only formats that one of these gives it. Raises
+        MissingDataError and ValueError as :func:`transforms.calibrate.calibrate_plan.calibrate_plan` does.
         """
         plans = [self._plan(mix)[0] for mix in mixes]
         self._ranges = calibrate_plan(plans, data, progress=progress)
@@ -83,51 +83,52 @@ class MixedModel:
             self._keep_float(names, of_zeros(zeros))
 
     def _keep_float(self, names: list[str], why: str) -> None:
-        """Let tensors stay float in all mixes."""
+        """Keep tensors in float in all mixes, with a note."""
         self.prepared.notes.append(kept_in_float(names, why))
         tensors = {**self.scheme.tensors, **dict.fromkeys(names, FLOAT32)}
         self.scheme = self.scheme.with_(tensors=tensors)
         self._targets = self._targets.naming(self.graph, self.scheme)
 
     def in_float(self) -> Mixed:
-        """Return a copy of the float model, of which each tensor stands for itself."""
+        """Return a copy of the float model, in which each tensor corresponds to itself."""
         graph = copy_graph(self.graph)
         raw = {name: t for name, t in walk.tensors(graph).items() if isinstance(t, gs.Variable)}
         return Mixed(graph, raw, layers_of(graph), Record())
 
     def targets(self, graph: gs.Graph | None = None) -> Targets:
-        """Return what the scheme names in the float model, or in a copy of it."""
+        """Return the nodes and tensors that the scheme names in the float model, or in a copy of it."""
         return self._targets.resolve_in(self.graph if graph is None else graph)
 
     def scheme_of(self, mix: Mix) -> Scheme:
-        """Return the scheme that names the layers of a mix, after what it says of others."""
+        """Return the scheme with the rules of a mix, in order after those of other layers."""
         rules = {exactly(name): rule for name, rule in mix.items()}
-        others = {pattern: rule for pattern, rule in self.scheme.layers.items() if pattern not in rules}
-        return self.scheme.with_(layers={**others, **rules})
+        remaining = {pattern: rule for pattern, rule in self.scheme.layers.items() if pattern not in rules}
+        return self.scheme.with_(layers={**remaining, **rules})
 
     def build(self, mix: Mix, *, finished: bool = True) -> Mixed:
-        """Return the quantized model of a mix, as quantizing by the scheme of the mix makes it.
+        """Return the quantized model of a mix, the same as quantizing by the scheme of the mix.
 
-        If not ``finished``, nodes are as they are put in: no Relu is folded, nothing is written another way.
+        Without ``finished``, the rewrites that follow the insertion of nodes are left out, such as folding a
+        Relu.
         """
         plan, mixed = self._plan(mix)
         graph = mixed.graph
-        made = [(t.name, node, index) for node in graph.nodes for index, t in enumerate(node.outputs)]
+        outputs = [(t.name, node, index) for node in graph.nodes for index, t in enumerate(node.outputs)]
         write_plan(plan, self._ranges, mixed.done, self._memory)
         if finished:
             run_rows(Rewriting(graph, self.scheme, mixed.done), FINISH)
         mixed.raw = {tensor.name: tensor for tensor in graph.inputs}
-        mixed.raw |= {name: node.outputs[index] for name, node, index in made}
+        mixed.raw |= {name: node.outputs[index] for name, node, index in outputs}
         return mixed
 
     def _plan(self, mix: Mix) -> tuple[QuantizationPlan, Mixed]:
         graph = copy_graph(self.graph)
         layers = layers_of(graph)
         targets = self.targets(graph)
-        together: dict[LayerRule, set[str]] = {}
+        names_by_rule: dict[LayerRule, set[str]] = {}
         for name, rule in mix.items():
-            together.setdefault(rule, set()).add(name)
-        rules = [(min(names), named(graph, names), rule) for rule, names in together.items()]
+            names_by_rule.setdefault(rule, set()).add(name)
+        rules = [(min(names), named(graph, names), rule) for rule, names in names_by_rule.items()]
         targets = Targets(targets.excluded, (*targets.rules, *rules), targets.tensors)
         prepared = self.prepared
         done = Record(changes=Counter(prepared.changes), notes=list(prepared.notes))

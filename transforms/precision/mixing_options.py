@@ -1,4 +1,4 @@
-"""How mixed precision does its work, and where the results of measurements are kept."""
+"""Options of mixed precision, and the folder in which results of measurements are kept."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _RESULTS = "results.jsonl"
 
 @dataclass(frozen=True)
 class MixingOptions:
-    """How the work is done.
+    """Options of the measurements.
 
-    ``run``: how models run. ``workers``: where layers are measured. ``folder``: where results are kept, for
-    another run on the same model, data and options to go on from; on disks that all workers share. ``labels``
+    ``run``: options of sessions. ``workers``: processes that measure layers. ``folder``: where results are
+    kept, to resume a job on the same model, data and options; on a disk that all workers share. ``labels``
     [n]: the right class of each row of the outputs. ``analyse_only``: nothing is moved. ``bytes_written``:
-    those of the file that a model becomes, by its scheme; it may change the model.
+    returns the bytes of the file of a model, given its scheme; it may change the model.
     """
 
     run: RunOptions = field(default_factory=RunOptions)
@@ -51,28 +51,28 @@ class MixingOptions:
 def open_results(
     model: MixedModel, feeds: Feeds, rule: MixingRule, options: MixingOptions
 ) -> Iterator[tuple[TaskLog, list[str]]]:
-    """Yield the log of what was measured, in the folder of the options; without one it is not kept.
+    """Yield the log of results in the folder of the options, in a temporary folder without one, and notes.
 
-    With it comes a line where the folder has results of other jobs alone, which are not used.
+    A note says if the folder has results of other jobs only, which are not used.
     """
-    kept = options.folder and options.folder.resolve() / _key(model, feeds, rule, options)
-    notes = _not_used(kept) if kept is not None else []
-    with cleanup.temporary_folder() if kept is None else nullcontext(kept) as folder:
+    results = options.folder and options.folder.resolve() / _key(model, feeds, rule, options)
+    notes = _not_used(results) if results is not None else []
+    with cleanup.temporary_folder() if results is None else nullcontext(results) as folder:
         folder.mkdir(parents=True, exist_ok=True)
         yield TaskLog(folder / _RESULTS), notes
 
 
-def _not_used(kept: Path) -> list[str]:
-    others = 0 if kept.exists() else sum(1 for _ in kept.parent.glob(f"*/{_RESULTS}"))
-    of_others = f"results of {counted(others, 'job')} on another model, scheme, options or samples"
-    return [f"Begun anew: '{kept.parent}' holds {of_others}"] if others else []
+def _not_used(results: Path) -> list[str]:
+    count = 0 if results.exists() else sum(1 for _ in results.parent.glob(f"*/{_RESULTS}"))
+    of_others = f"results of {counted(count, 'job')} on another model, scheme, options or samples"
+    return [f"Begun anew: '{results.parent}' holds {of_others}"] if count else []
 
 
 def _key(model: MixedModel, feeds: Feeds, rule: MixingRule, options: MixingOptions) -> str:
-    """Return a name for everything that results depend on."""
+    """Return a hash of everything that results depend on."""
     labels = b"" if options.labels is None else options.labels.tobytes()
     function = Path(split_place(rule.evaluate)[0]).read_bytes() if rule.evaluate else b""
-    parts = [
+    inputs = [
         provenance.software(),
         model_hash(model.graph),
         feeds.hash(),
@@ -81,4 +81,4 @@ def _key(model: MixedModel, feeds: Feeds, rule: MixingRule, options: MixingOptio
         hashlib.sha256(labels).hexdigest(),
         hashlib.sha256(function).hexdigest(),
     ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(inputs).encode()).hexdigest()[:16]

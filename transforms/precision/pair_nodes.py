@@ -1,4 +1,4 @@
-"""The nodes of a quantized model beside those of the float model that it was made of."""
+"""Pair the nodes of a quantized model with those of its float model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from transforms.precision.readings import OUTPUT
 from transforms.runtime_workarounds import is_unchanging
 
 Pair = tuple[gs.Node, gs.Node]
-"""A node of the float model, and what makes the same in the quantized one."""
+"""A node of the float model, and the node of the quantized model that computes the same."""
 
 _ROUNDINGS = QUANTIZED_BY | {
     *("QuantizeLinear", "DequantizeLinear", "ExtendedQuantizeLinear", "ExtendedDequantizeLinear"),
@@ -30,24 +30,25 @@ _ROUNDINGS = QUANTIZED_BY | {
     *("Cast", BFP, MX),
 }
 _WRITTEN_AS = frozenset({("Add", "Sum"), ("Gather", "Mul")})
-"""By :func:`transforms.runtime_workarounds.sum_before_layernorm`, of rows with scales by
-:func:`transforms.quantize_tables.quantize_tables`."""
+"""Operators of a float node and of its counterpart: of
+:func:`transforms.runtime_workarounds.sum_before_layernorm`, and of
+:func:`transforms.quantize_tables.quantize_tables`, which multiplies gathered rows by their scales."""
 
 _SUFFIXES = ("_raw", "_bf16", "_fp16", "_quantized")
-"""Under which conversions keep the output of a layer where a rounding takes its name."""
+"""Suffixes that conversions append to the output of a layer when a rounding takes over its name."""
 
 
 class PairedModels:
-    """Both models, changed so that each has a tensor for what the other computes before it is rounded.
+    """A float model and its quantized form, edited so that each unrounded tensor has a counterpart.
 
-    ``base`` and ``other``: the float model and the quantized one, with layers of the same names that compute
-    differently: they read what is rounded. ``floats``: by id of a tensor of the quantized model, that of the
-    float model which it stands for. ``unpaired``: names of nodes of the quantized model that compute
-    but have no counterpart; what they change is told of the layers that read them.
+    ``base``, ``other``: the float and the quantized model, with layers of the same names whose inputs differ:
+    those of ``other`` are rounded. ``floats``: the tensor of the float model by the id of its counterpart in
+    the quantized model. ``unpaired``: names of computing nodes of the quantized model without a counterpart;
+    their error is attributed to the layers that read them.
     """
 
     def __init__(self, float_graph: gs.Graph, quantized_graph: gs.Graph) -> None:
-        """Take the float model in the form that was quantized, and the quantized one; both are changed."""
+        """Pair the float model, in the form that was quantized, with the quantized one; edits both."""
         self._float, self._quantized = float_graph, quantized_graph
         opened = features_of(quantized_graph)
         roundings = {key for feature in opened for key in feature.write_float(quantized_graph)}
@@ -56,47 +57,48 @@ class PairedModels:
         self.unpaired = [label_of(n) for n in quantized_graph.nodes if id(n) not in paired and _computes(n)]
         pairs = _without_shifts(quantized_graph, pairs)
         pairs += self._of_outputs({id(node) for _, node in pairs})
-        tensors = [(one, one) for one in _inputs(float_graph, quantized_graph)]
-        raw = {two.name: (_named(float_graph, one.name), two) for one, two in tensors}
+        shared = _inputs(float_graph, quantized_graph)
+        raw = {tensor.name: (_named(float_graph, tensor.name), tensor) for tensor in shared}
         for first, second in pairs:
             raw |= {b.name: (a, b) for a, b in zip(first.outputs, second.outputs, strict=True) if b.name}
+        # what is moved or renamed, not computed, stands for the same float tensor
         for node in filter(is_unchanging, quantized_graph.nodes):
             if node.inputs[0].name in raw:
                 raw[node.outputs[0].name] = raw[node.inputs[0].name][0], node.outputs[0]
-        self.floats = {id(two): one for one, two in raw.values()}
+        self.floats = {id(quantized): unrounded for unrounded, quantized in raw.values()}
         layers: dict[str, Pair] = {}
         for first, second in pairs:
             if self._differs(first, second):
                 layers.setdefault(_unique(label_of(first), layers), (first, second))
-        names = {key: one for key, (one, _) in raw.items()}, {key: two for key, (_, two) in raw.items()}
+        tensors = [{name: pair[i] for name, pair in raw.items()} for i in range(2)]
         nodes = [{name: [pair[i]] for name, pair in layers.items()} for i in range(2)]
-        self.base = Mixed(float_graph, names[0], nodes[0], Record())
-        self.other = Mixed(quantized_graph, names[1], nodes[1], Record())
+        self.base = Mixed(float_graph, tensors[0], nodes[0], Record())
+        self.other = Mixed(quantized_graph, tensors[1], nodes[1], Record())
 
     def _of_outputs(self, paired: set[int]) -> list[Pair]:
-        """Put an Identity before each output that a rounding makes, in both models, and return the pairs."""
-        found = []
-        made = {tensor.name: tensor for tensor in self._float.outputs}
+        """Insert an Identity at each rounded output, in both models; return the pairs of Identity nodes."""
+        pairs = []
+        float_outputs = {tensor.name: tensor for tensor in self._float.outputs}
         names = walk.Names(self._float), walk.Names(self._quantized)
         for tensor in self._quantized.outputs:
-            node, end = walk.producer(tensor), made.get(tensor.name)
-            maker = None if end is None else walk.producer(end)
-            if node is None or id(node) in paired or end is None or maker is None:
+            producer, end = walk.producer(tensor), float_outputs.get(tensor.name)
+            source = None if end is None else walk.producer(end)
+            if producer is None or id(producer) in paired or end is None or source is None:
                 continue
-            maker.name = label_of(maker)  # which would change with its output
+            source.name = label_of(source)  # which would change with its output
             inner = gs.Variable(names[0].derive(end.name, "inner"), end.dtype, end.shape)
-            walk.replace_output(maker, end, inner)
+            walk.replace_output(source, end, inner)
             walk.redirect(end, inner)
             first = gs.Node("Identity", f"{OUTPUT}{end.name}", {}, [inner], [end])
             self._float.nodes.append(first)
             copy = gs.Variable(names[1].derive(tensor.name, "copy"), tensor.dtype, tensor.shape)
             second = gs.Node("Identity", f"{OUTPUT}{tensor.name}", {}, [tensor], [copy])
             self._quantized.nodes.append(second)
-            found.append((first, second))
-        return found
+            pairs.append((first, second))
+        return pairs
 
     def _differs(self, first: gs.Node, second: gs.Node) -> bool:
-        """Return whether a node computes with other numbers than its counterpart, and can be switched."""
+        """Return whether the inputs of a pair differ and its node can be switched."""
         if any(any(walk.bodies(node)) for node in (first, second)):
             return False
         if not _are_floats(first.outputs):
@@ -105,18 +107,18 @@ class PairedModels:
             map(self._is_same, first.inputs, second.inputs)
         )
 
-    def _is_same(self, one: gs.Tensor, two: gs.Tensor) -> bool:
-        if one.is_empty() or two.is_empty():
-            return bool(one.is_empty() and two.is_empty())
-        if isinstance(one, gs.Constant) and isinstance(two, gs.Constant):
-            a, b = load(one), load(two)
+    def _is_same(self, float_tensor: gs.Tensor, tensor: gs.Tensor) -> bool:
+        if float_tensor.is_empty() or tensor.is_empty():
+            return bool(float_tensor.is_empty() and tensor.is_empty())
+        if isinstance(float_tensor, gs.Constant) and isinstance(tensor, gs.Constant):
+            a, b = load(float_tensor), load(tensor)
             return a.dtype == b.dtype and np.array_equal(a, b)
-        return self.floats.get(id(two)) is one
+        return self.floats.get(id(tensor)) is float_tensor
 
 
 def _inputs(float_graph: gs.Graph, quantized_graph: gs.Graph) -> Iterator[gs.Tensor]:
-    known = {tensor.name for tensor in float_graph.inputs}
-    return (tensor for tensor in quantized_graph.inputs if tensor.name in known)
+    float_names = {tensor.name for tensor in float_graph.inputs}
+    return (tensor for tensor in quantized_graph.inputs if tensor.name in float_names)
 
 
 def _named(graph: gs.Graph, name: str) -> gs.Tensor:
@@ -124,18 +126,18 @@ def _named(graph: gs.Graph, name: str) -> gs.Tensor:
 
 
 def _pairs(float_graph: gs.Graph, quantized_graph: gs.Graph) -> list[Pair]:
-    """Return nodes by the name of what they make, then by their own, then by names of conversions."""
+    """Pair nodes by the name of their first output, by their own name, and by the output without suffixes."""
     by_output = {tensor.name: node for node in float_graph.nodes for tensor in node.outputs[:1]}
     by_name = {node.name: node for node in float_graph.nodes if node.name}
-    found: dict[int, gs.Node] = {}
+    counterparts: dict[int, gs.Node] = {}
     taken: set[int] = set()
     nodes = [node for node in quantized_graph.nodes if node.op not in _ROUNDINGS and node.outputs]
 
     def _take(node: gs.Node, counterpart: gs.Node | None) -> None:
-        if counterpart is None or id(node) in found or id(counterpart) in taken:
+        if counterpart is None or id(node) in counterparts or id(counterpart) in taken:
             return
         if len(node.outputs) == len(counterpart.outputs) and _is_alike(node, counterpart):
-            found[id(node)] = counterpart
+            counterparts[id(node)] = counterpart
             taken.add(id(counterpart))
 
     for node in nodes:
@@ -145,15 +147,16 @@ def _pairs(float_graph: gs.Graph, quantized_graph: gs.Graph) -> list[Pair]:
     for node in nodes:
         for name in _earlier_names(node.outputs[0].name):
             _take(node, by_output.get(name))
-    return [(found[id(node)], node) for node in nodes if id(node) in found]
+    return [(counterparts[id(node)], node) for node in nodes if id(node) in counterparts]
 
 
 def _is_alike(node: gs.Node, counterpart: gs.Node) -> bool:
-    """Return whether a node may stand for another: tuning adds biases by an Add of its own, and some are
-    written as another operator.
+    """Return whether a node may be the counterpart of a float node.
+
+    It has the same operator, one that a conversion writes instead, or is the Add by which tuning adds a bias.
     """
     if _are_floats(counterpart.outputs) and not _are_floats(node.outputs):
-        return False  # a lookup of integers, which are dequantized after it
+        return False  # a Gather of integers that are dequantized after it
     feature = features.of(counterpart)
     written_as = _WRITTEN_AS if feature is None else feature.written_as
     is_same = node.op == counterpart.op or (counterpart.op, node.op) in written_as
@@ -163,31 +166,31 @@ def _is_alike(node: gs.Node, counterpart: gs.Node) -> bool:
 
 
 def _earlier_names(name: str) -> Iterator[str]:
-    while suffix := next((one for one in _SUFFIXES if name.endswith(one)), ""):
+    while suffix := next((candidate for candidate in _SUFFIXES if name.endswith(candidate)), ""):
         name = name.removesuffix(suffix)
         yield name
 
 
 def _without_shifts(graph: gs.Graph, pairs: list[Pair]) -> list[Pair]:
-    """Let shifted tensors be there unshifted, too, as what stands for those of the float model."""
+    """Undo and redo the recorded shift of each shifted output; pair its float node with the undoing Add."""
     shifts, names = shifts_within(graph), walk.Names(graph)
-    found = []
+    unshifted_pairs = []
     for first, second in pairs:
         tensor = second.outputs[0]
         shift = shifts.get(tensor.name)
         if shift is not None and len(second.outputs) == 1:
             value = gs.Constant(names.derive(tensor.name, "shift"), np.array(shift, np.float32))
-            whole, less = (
+            original, shifted = (
                 dtypes.variable(names.derive(tensor.name, s), dtypes.FLOAT, tensor) for s in _SHIFTED
             )
-            walk.redirect(tensor, less)
-            back = gs.Node("Add", names.derive(second.name, "unshifted"), {}, [tensor, value], [whole])
-            again = gs.Node("Sub", names.derive(second.name, "shifted"), {}, [whole, value], [less])
-            place = next(i for i, node in enumerate(graph.nodes) if node is second)
-            graph.nodes[place + 1 : place + 1] = [back, again]
-            second = back
-        found.append((first, second))
-    return found
+            walk.redirect(tensor, shifted)
+            add = gs.Node("Add", names.derive(second.name, "unshifted"), {}, [tensor, value], [original])
+            subtract = gs.Node("Sub", names.derive(second.name, "shifted"), {}, [original, value], [shifted])
+            position = next(i for i, node in enumerate(graph.nodes) if node is second)
+            graph.nodes[position + 1 : position + 1] = [add, subtract]
+            second = add
+        unshifted_pairs.append((first, second))
+    return unshifted_pairs
 
 
 _SHIFTED = ("unshifted", "shifted")
@@ -204,9 +207,9 @@ def _computes(node: gs.Node) -> bool:
     return any(not walk.is_given(tensor) for tensor in node.inputs) and not is_made_of_constants(node)
 
 
-def _unique(name: str, known: dict[str, Pair]) -> str:
-    number, found = 1, name
-    while found in known:
+def _unique(name: str, used: dict[str, Pair]) -> str:
+    number, candidate = 1, name
+    while candidate in used:
         number += 1
-        found = f"{name} ({number})"
-    return found
+        candidate = f"{name} ({number})"
+    return candidate

@@ -1,4 +1,4 @@
-"""What a layer of a quantized model reads on a grid: weights and inputs beside their float numbers."""
+"""List the quantized operands of a layer: weights and inputs, with their float counterparts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from transforms.graph.constants import load
 from transforms.graph.qdq import DEQUANTIZE
 
 OUTPUT = "output "
-"""Before the name of an output that is rounded, as the name of a layer."""
+"""Prefix of the name of a layer that is a rounded output."""
 
-_RAW = 6  # nodes between what is rounded and what is read
+_RAW = 6  # most nodes between a float tensor and the operand that is rounded from it
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A linear grid: steps, zero points, the axis along which they are several, lowest and highest number."""
+    """A linear grid: scales and zero points, their axis if they are several, lowest and highest number."""
 
     scale: AnyArray
     zero_point: AnyArray
@@ -37,10 +37,11 @@ class Grid:
 
 @dataclass(frozen=True)
 class Reading:
-    """One rounded input of a layer: ``values`` and ``rounded`` of a constant, or ``source``, what is rounded.
+    """One rounded input of a layer, at ``index`` of its inputs.
 
-    ``source`` names a tensor of the float model, ``label`` says what it is to the layer. ``grid`` is None for
-    formats without scales. ``is_tunable``: not so of weights in the form of a feature.
+    A constant has ``values`` and ``rounded``, an activation has ``source``, the name of the float tensor that
+    is rounded, and ``label``, its role in words. ``grid`` is None for formats without scales.
+    ``is_tunable``: False for weights in a form that belongs to a feature.
     """
 
     index: int
@@ -54,17 +55,17 @@ class Reading:
 
 
 def readings(first: gs.Node, second: gs.Node, floats: Mapping[int, gs.Tensor]) -> Iterator[Reading]:
-    """Yield what a node of a quantized model reads on a grid, beside its float counterpart.
+    """Yield the rounded inputs of ``second``, a node of a quantized model, paired with ``first`` in float.
 
-    ``floats``: by id of a tensor of the quantized model, that of the float model which it stands for.
+    ``floats``: the tensor of the float model by the id of its counterpart in the quantized model.
     """
-    for index, (one, two) in enumerate(zip(first.inputs, second.inputs, strict=False)):
-        if isinstance(one, gs.Constant):
-            if dtypes.is_type(one, dtypes.FLOAT):
-                yield from _of_constant(index, load(one), two, features.weights_of(first))
+    for index, (float_tensor, tensor) in enumerate(zip(first.inputs, second.inputs, strict=False)):
+        if isinstance(float_tensor, gs.Constant):
+            if dtypes.is_type(float_tensor, dtypes.FLOAT):
+                yield from _of_constant(index, load(float_tensor), tensor, features.weights_of(first))
             continue
-        if found := _rounding(two, floats):
-            name, grid, raw = found
+        if rounding := _rounding(tensor, floats):
+            name, grid, raw = rounding
             source = shown_of(raw)
             is_end = first.name.startswith(OUTPUT)
             label = f"output '{first.outputs[0].name}'" if is_end else f"input '{source}'"
@@ -72,7 +73,7 @@ def readings(first: gs.Node, second: gs.Node, floats: Mapping[int, gs.Tensor]) -
 
 
 def shown_of(tensor: gs.Tensor) -> str:
-    """Return the name of what a Relu or Clip makes of a tensor, if that alone reads it, else its own."""
+    """Return the name of the output of a Relu or Clip that is the only consumer of a tensor, else its own."""
     while len(tensor.outputs) == 1 and tensor.outputs[0].op in ("Relu", "Clip"):
         tensor = tensor.outputs[0].outputs[0]
     return str(tensor.name)
@@ -100,7 +101,7 @@ def _of_constant(
 def _rounding(
     tensor: gs.Tensor, floats: Mapping[int, gs.Tensor]
 ) -> tuple[str, Grid | None, gs.Tensor] | None:
-    """Return the format and the grid of what is read, and the float tensor that is rounded."""
+    """Return the format and grid of a rounded tensor, and the float tensor; None if nothing is rounded."""
     name, grid, shift = "", None, 0.0
     for _ in range(_RAW):
         if id(tensor) in floats:
@@ -117,13 +118,13 @@ def _rounding(
 
 
 def _shifted(grid: Grid, shift: float) -> Grid:
-    """Return the grid of what a tensor was before so much was taken from it."""
+    """Return the grid of a tensor before ``shift`` was subtracted from it."""
     zero = grid.zero_point.astype(np.float64) - shift / grid.scale
     return replace(grid, zero_point=zero, low=grid.low + shift, high=grid.high + shift) if shift else grid
 
 
 def _grid(node: gs.Node) -> Grid | None:
-    """Return the grid of a node that dequantizes, None if it is not of stored numbers."""
+    """Return the grid of a dequantizing node; None if its scale is computed or its type no integer."""
     scale, *rest = node.inputs[1:3]
     if not all(isinstance(tensor, gs.Constant) for tensor in (scale, *rest)):
         return None

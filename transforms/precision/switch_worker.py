@@ -1,7 +1,7 @@
-"""Measuring a layer of a model in each format: a task for any process that can read a folder.
+"""Measure one layer of a model in each format: a task for a worker process that can read a folder.
 
-The folder holds the model, the samples, and what the float model makes of them. A process opens the model
-once for all its tasks.
+The folder holds the model, the samples, and the outputs of the float model. A process opens the model once
+for all its tasks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MODEL, _ABOUT = "switched.onnx", "about.json"
 
 @dataclass(frozen=True)
 class SwitchTask:
-    """The folder, the number of the layer, and a metric or FILE.py:FUNCTION."""
+    """The folder, the index of the layer, and a metric: one of METRICS or FILE.py:FUNCTION."""
 
     folder: str
     layer: int
@@ -46,13 +46,13 @@ def write_folder(
     run: RunOptions,
     view: OutputView = ALL,
 ) -> None:
-    """Write what tasks need: a model with switches, and samples, with the outputs of the float model.
+    """Write the model with switches, and the samples with the outputs of the float model, for the tasks.
 
-    ``switches``: of each layer those of its formats, the ones of the baseline first. ``view``: how outputs
-    are compared.
+    ``switches``: for each layer the switches of its formats, that of the baseline first. ``view``: how
+    outputs are compared.
     """
     about = {
-        "switches": [list(one) for one in switches],
+        "switches": [list(names) for names in switches],
         "outputs": list(samples[0][1]),
         "provider": run.provider,
         "threads": run.threads,
@@ -69,12 +69,12 @@ def write_folder(
 
 
 def measure(task: SwitchTask) -> tuple[float, ...]:
-    """Return, of each format of a layer, the metric over all samples and how far that is from the baseline's.
+    """Return value and harm of each format of a layer other than the baseline's, one after the other.
 
-    That is an error, see :mod:`transforms.search.output_metrics`; of a function of the user's it is what it
-    returns less than for the formats of the baseline.
+    The value is the metric over all samples; the harm is the error of moving from the baseline formats, see
+    :mod:`transforms.search.output_metrics`, for a user's function the drop of its value, at least 0.
     """
-    written = (Path(task.folder) / _ABOUT).stat().st_mtime_ns  # workers may outlive what they have open
+    written = (Path(task.folder) / _ABOUT).stat().st_mtime_ns  # a worker may outlive the model it has open
     return _Bench.open(task.folder, written).measure(task.layer, task.metric)
 
 
@@ -84,7 +84,7 @@ def forget() -> None:
 
 
 class _Bench:
-    """A model that is open."""
+    """The open model of a folder, with its samples."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._about = folder, json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
@@ -96,23 +96,23 @@ class _Bench:
     @staticmethod
     @lru_cache(maxsize=1)
     def open(folder: str, written: int) -> _Bench:
-        """Return the model that was written to a folder then; it stays open until another is asked for."""
+        """Return the model written to a folder at this time; it stays open until another one is opened."""
         return _Bench(Path(folder))
 
     def measure(self, layer: int, metric: str) -> tuple[float, ...]:
-        """Return the metric of each format of a layer, and the error of moving to it from the baseline's."""
+        """Return value and harm of each format of a layer, as the function :func:`measure` does."""
         plain, *moved = (self._outputs(switch) for switch in self._about["switches"][layer])
         if metric not in METRICS:
             function = self._user_metric(metric)
-            first, *values = (function(self._samples(made)) for made in (plain, *moved))
-            return tuple(chain(*((value, max(0.0, first - value)) for value in values)))
-        of = METRICS[metric]
-        before = [self._view.of(one) for one in plain]
-        found: list[float] = []
-        for made in ([self._view.of(one) for one in outputs] for outputs in moved):
-            found.append(of.score(zip(self._expected, made, strict=True)))
-            found.append(of.error(of.score(zip(before, made, strict=True))))
-        return tuple(found)
+            baseline, *values = (function(self._samples(outputs)) for outputs in (plain, *moved))
+            return tuple(chain(*((value, max(0.0, baseline - value)) for value in values)))
+        measured = METRICS[metric]
+        before = [self._view.of(sample) for sample in plain]
+        figures: list[float] = []
+        for outputs in ([self._view.of(sample) for sample in samples] for samples in moved):
+            figures.append(measured.score(zip(self._expected, outputs, strict=True)))
+            figures.append(measured.error(measured.score(zip(before, outputs, strict=True))))
+        return tuple(figures)
 
     def _samples(self, outputs: Sequence[Outputs]) -> SampleSet:
         count = self._about["count"]
@@ -124,14 +124,14 @@ class _Bench:
         return [self._view.of(self._read("expected", i)) for i in range(self._about["count"])]
 
     def _user_metric(self, place: str) -> LoadedMetric:
-        """Return the function of a file, which is read once for each model: it may change between two."""
+        """Return the function of a file, which is read once for each open model: the file may change."""
         if place not in self._metrics:
             self._metrics[place] = load_metric(place)
         return self._metrics[place]
 
     def _outputs(self, switch: str) -> list[Outputs]:
-        """Return what the model makes of all samples with a switch on."""
-        flags = {name: np.array(name == switch) for one in self._about["switches"] for name in one}
+        """Return the outputs for all samples with one switch on."""
+        flags = {name: np.array(name == switch) for names in self._about["switches"] for name in names}
         feeds = (self._read("feed", i) for i in range(self._about["count"]))
         return [self._model.run({**feed, **flags}, self._about["outputs"]) for feed in feeds]
 
@@ -140,7 +140,7 @@ class _Bench:
 
 
 def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays whole or not at all: tasks of another run may read the same folder."""
+    """Write arrays atomically: tasks of another run may read the same folder."""
     with replacing(path) as temporary:
         write_arrays(temporary, arrays)
 

@@ -1,6 +1,6 @@
-"""A float model in which each layer can be switched to formats of its own at every run.
+"""Give a float model switches, inputs that put single layers in other formats at each run.
 
-One session then serves all layers and formats: nothing is built anew between them.
+One session then serves all layers and formats.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ _DEQUANTIZE = ("DequantizeLinear", "ExtendedDequantizeLinear")
 
 
 def switched_model(base: Mixed, others: Mapping[str, Mixed], wanted: Iterable[Switch]) -> dict[Switch, str]:
-    """Give a float model, in place, the operands of ``others`` to switch to; return the name of each switch.
+    """Add switches to a float model, in place, for layers of ``others``; return the name of each switch.
 
-    Switches are new inputs of the model, of type bool and without dimensions. A layer whose switch is on
-    reads its operands and bias in the formats that it has in the model of that label; all other layers
-    compute as they do in ``base``. One switch of a layer may be on at a time. Weights are stored in float32,
-    as what they stand for.
+    Switches are new inputs of the model, bool scalars. A layer whose switch is on reads its operands and bias
+    in the formats that it has in the model of that label; all other layers compute as in ``base``. At most
+    one switch of a layer may be on. Weights are stored dequantized, in float32.
     """
     writer = _Writer(base)
     switches = {}
@@ -46,14 +45,14 @@ def switched_model(base: Mixed, others: Mapping[str, Mixed], wanted: Iterable[Sw
 
 
 class _Writer:
-    """Puts Ifs into one graph. The layers themselves move into the innermost branch."""
+    """Inserts If nodes into one graph; the float layers move into the innermost else branch."""
 
     def __init__(self, base: Mixed) -> None:
         self._base, self._names = base, walk.Names(base.graph)
         self._places = {id(node): node for nodes in base.layers.values() for node in nodes}
 
     def add(self, name: str, pairs: list[tuple[gs.Node, gs.Node]], other: Mixed) -> str:
-        """Add a switch that lets layers compute as their counterparts do, and return its name."""
+        """Add a switch between nodes and their counterparts, and return its name."""
         switch = add_switch(self._base.graph, name, self._names)
         for node, counterpart in pairs:
             self._branch(switch, node, counterpart, other)
@@ -78,7 +77,7 @@ class _Writer:
 
 
 class _Copy:
-    """Copies a node of one quantized model into another, with whatever rounds what it reads."""
+    """Copies a node of a quantized model into another graph, with the nodes that round its inputs."""
 
     def __init__(self, base: Mixed, other: Mixed, names: walk.Names) -> None:
         self._raw = {id(tensor): base.raw[name] for name, tensor in other.raw.items()}
@@ -86,7 +85,7 @@ class _Copy:
         self.nodes: list[gs.Node] = []
 
     def node(self, node: gs.Node, *, inner: bool = False) -> None:
-        """Append a copy of a node, after copies of what makes its inputs."""
+        """Append a copy of a node, after copies of the producers of its inputs."""
         form = features.weights_of(node)
         inputs = [self._tensor(tensor, form) for tensor in node.inputs]
         outputs = [self._like(tensor) for tensor in node.outputs]
@@ -99,9 +98,9 @@ class _Copy:
         return gs.Variable(self._names.derive(tensor.name, "other"), tensor.dtype, tensor.shape)
 
     def _tensor(self, tensor: gs.Tensor, form: WeightForm | None) -> gs.Tensor:
-        known = self._raw.get(id(tensor))
-        if known is not None or tensor.is_empty():
-            return tensor if known is None else known
+        copy = self._raw.get(id(tensor))
+        if copy is not None or tensor.is_empty():
+            return tensor if copy is None else copy
         values = _folded(tensor, form)
         if values is not None:
             self._raw[id(tensor)] = gs.Constant(self._names.derive(tensor.name, "other"), values)
@@ -111,10 +110,10 @@ class _Copy:
 
 
 def _lift_weights(graph: gs.Graph) -> None:
-    """Let bodies read large constants from the main graph, where they are written beside the model.
+    """Move large constants of bodies to the main graph, so that they are saved as external data.
 
-    A constant belongs where it is read; what an Identity makes of it belongs to the main graph. The runtime
-    leaves such nodes out.
+    A constant belongs to the graph that reads it, so an Identity in the main graph reads it, and bodies read
+    the output of the Identity, which the runtime removes.
     """
     names, owners = walk.Names(graph), walk.constant_owners(graph)
     inner = [t for t in walk.constants(graph) if owners[id(t)] is not graph and t.values.nbytes >= LARGE]
@@ -126,7 +125,7 @@ def _lift_weights(graph: gs.Graph) -> None:
 
 
 def _folded(tensor: gs.Tensor, form: WeightForm | None) -> np.ndarray | None:
-    """Return the numbers of a constant, or of one that is dequantized; None for what is computed."""
+    """Return the values of a constant or of a dequantized constant; None for computed tensors."""
     if isinstance(tensor, gs.Constant):
         return load(tensor)
     if form is not None and (weight := form.read(tensor)) is not None:

@@ -1,4 +1,4 @@
-"""Why no choice of layers reaches a target: in words, with the figures of the models that were tried."""
+"""Explain why no choice of layers reaches a target, with the figures of the models that were tried."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from transforms.search.gate import Gate, GateError
 from transforms.search.target import FloatAloneError, Scored, Target, TargetError
 
 LARGEST = 0.9
-"""Share of the bytes of the float model beyond which a file gains too little to be written."""
+"""Largest share of the bytes of the float model at which a quantized file is worth writing."""
 
 
 @dataclass(frozen=True)
 class Try:
-    """A model with some parts finer: its score, whether anything in it is in low precision, and its bytes."""
+    """A model that was tried: its score, and whether anything in it is in low precision.
+
+    ``kept``: indices of its finer layers; ``size``: bytes of its numbers.
+    """
 
     scored: Scored
     kept: Sequence[int] = ()
@@ -28,22 +31,24 @@ class Try:
 
 
 def beyond_float(target: Gate, before: Scored, best: Scored) -> GateError | None:
-    """Return the error if not even the outputs of the float model show the bound."""
+    """Return the error if not even the outputs of the float model show the gate, else None."""
     if target.is_shown(best):
         return None
-    said, itself = target.text(before.value, before.error), "with the float model itself"
+    without, itself = target.text(before.value, before.error), "with the float model itself"
     if target.holds(best.value):
-        return GateError(f"{said}; {too_few_samples(target, best, itself)}; no layer is at fault")
-    both = f"{said}, {target.text(best.value, best.error)} {itself} on {counted(best.samples, 'sample')}"
+        return GateError(f"{without}; {too_few_samples(target, best, itself)}; no layer is at fault")
+    both = f"{without}, {target.text(best.value, best.error)} {itself} on {counted(best.samples, 'sample')}"
     return GateError(f"{both}: the target is {target.bound}, and no layer is at fault")
 
 
 def unreached(target: Target, before: Scored, tried: Sequence[Try], parts: int, fallback: str) -> TargetError:
-    """Return why none of some models reaches a target, the last of which has every layer finer."""
+    """Return the error for a target that no model reaches; the last one tried has all layers finer."""
     last = tried[-1]
     unmet = target.unmet if last.is_low else FloatAloneError
     every = f"only with every layer in {fallback}"
-    unsure = [one for one in tried if target.holds(one.scored.value) and not target.is_shown(one.scored)]
+    unsure = [
+        trial for trial in tried if target.holds(trial.scored.value) and not target.is_shown(trial.scored)
+    ]
     if unsure:
         share = f"with {len(unsure[-1].kept)} of {parts} layers in {fallback}"
         error = too_few_samples(target, unsure[-1].scored, share)
@@ -58,34 +63,34 @@ def unreached(target: Target, before: Scored, tried: Sequence[Try], parts: int, 
 
 
 def too_few_samples(target: Target, scored: Scored, what: str) -> TargetError:
-    """Return the error for samples that meet a target, but may do so by chance, with how many show it.
+    """Return the error for a metric within the target but not its standard error, with the samples needed.
 
     ``what``: the model, in words.
     """
     judge = counted(scored.samples, "sample")
-    said = (
+    verdict = (
         f"{judge} cannot show the target of {target.bound}: {target.text(scored.value, scored.error)} {what}"
     )
     needed = target.samples_needed(scored)
     of_gate = isinstance(target, Gate)
     every, most = (GATE_EVERY, MOST_OF_GATES) if of_gate else (GOAL_EVERY, MOST_SAMPLES)
-    given = None if needed is None else given_for_goal(needed, every, most)
-    if needed is None or given is None:
+    samples = None if needed is None else given_for_goal(needed, every, most)
+    if needed is None or samples is None:
         shown = target.text(target.worse_end(scored))
-        return target.unmet(f"{said}: {shown} is shown, and no more than {most} samples judge")
-    more, given = needed - scored.samples, needed if scored.in_folds else given
-    return target.unmet(f"{said}; about {more} more that judge would: give {given} samples or more")
+        return target.unmet(f"{verdict}: {shown} is shown, and no more than {most} samples judge")
+    more, samples = needed - scored.samples, needed if scored.in_folds else samples
+    return target.unmet(f"{verdict}; about {more} more that judge would: give {samples} samples or more")
 
 
 def too_large(
     target: Target, before: Scored, tried: Sequence[Try], float_bytes: float, fallback: str
 ) -> TargetError:
-    """Return the error for a target that no model meets which is small enough beside float."""
+    """Return the error for a target that only models of nearly the size of the float model meet."""
     sign = 1 if target.larger_is_better else -1
-    low, figures = [Try(before), *(one for one in tried if one.is_low)], []
+    low, figures = [Try(before), *(trial for trial in tried if trial.is_low)], []
     for most in (0.5, LARGEST):
-        small = [one for one in low if one.size <= most * float_bytes]
-        best = max(small, key=lambda one: sign * one.scored.value)
+        small = [trial for trial in low if trial.size <= most * float_bytes]
+        best = max(small, key=lambda trial: sign * trial.scored.value)
         reached = target.text(best.scored.value, best.scored.error)
         figures.append(f"{reached} in {most:g} of them ({counted(len(best.kept), 'layer')})")
     return FloatAloneError(

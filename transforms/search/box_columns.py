@@ -1,4 +1,4 @@
-"""Boxes in columns of one output beside their scores: of detectors that leave the suppression to the user."""
+"""Read boxes and scores from the columns of one output, of detectors without non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _WITH_CLASS = 6
 
 @dataclass(frozen=True)
 class BoxColumns:
-    """What the columns of an output [..., n, columns] are: four of a box, and what follows.
+    """The layout of an output [..., n, columns] whose rows begin with the four numbers of a box.
 
-    ``transposed``: it is [..., columns, n]. ``numbered``: a score and a class number follow, instead of the
-    score of each class. ``centered``: boxes are x, y of the middle, width and height, instead of corners.
+    ``transposed``: the output is [..., columns, n]. ``numbered``: a score and a class number follow the box,
+    instead of a score for each class. ``centered``: boxes are center x and y, width and height, instead of
+    corners.
     """
 
     transposed: bool
@@ -28,11 +29,11 @@ class BoxColumns:
 
     @classmethod
     def of(cls, array: AnyArray) -> BoxColumns | None:
-        """Return the columns of what a float model makes; None for other outputs.
+        """Return the layout of an output of a float model; None if it is not of boxes.
 
-        Columns come last, or before more boxes than there are columns. Six columns whose last holds integers
-        alone end in a class number. Boxes are corners where most have the second to the right of the first
-        and below it. Scores are from 0 to 1.
+        Columns are the last axis, or the one before it if there are more boxes than columns. Six columns end
+        in a class number if the last one holds only integers. Boxes are corners if for most of them the
+        second corner is right of and below the first. Scores are from 0 to 1.
         """
         if array.ndim < 2 or array.ndim > 3 or (array.ndim == 3 and len(array) != 1):
             return None
@@ -50,7 +51,7 @@ class BoxColumns:
         return cls(transposed, numbered, centered=bool(2 * are_corners.sum() < len(rows)))
 
     def read(self, array: AnyArray) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-        """Return corners [n, 4], scores [n] and class numbers [n] of such an output; what is NaN is 0."""
+        """Return corners [n, 4], scores [n] and class numbers [n] of such an output; NaN counts as 0."""
         rows = _rows(array, transposed=self.transposed)
         boxes, scores = rows[:, :_CORNERS], rows[:, _CORNERS:]
         if self.centered:

@@ -1,4 +1,4 @@
-"""F1 of boxes: which boxes of the float model another model finds again, of detectors that end in boxes."""
+"""F1 of boxes: how many boxes of the float model another model detects, too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transforms.search.box_columns import BoxColumns
 from transforms.search.output_metrics import Outputs, is_float_array
 
 LEAST_SCORE, OVERLAP, SAME_BOX = 0.3, 0.45, 0.5
-"""Boxes count from this score on; of those that overlap (IoU) more, the best; with this IoU two are one."""
+"""Least score of a box that counts, largest IoU of two boxes that both count, least IoU of a match."""
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,19 @@ class Boxes:
 
 
 def box_f1(expected: Outputs, found: Outputs) -> float:
-    """Return F1 of the boxes that two models find in one sample: 1 if neither finds any.
+    """Return F1 of the boxes that two models detect in one sample: 1 if neither detects any.
 
-    The outputs are boxes [..., n, 4] of corners, scores [..., n] or [..., n, classes], and with the former
-    class numbers [..., n] of integers if there are classes; or one output with all in columns, of which the
-    float model tells what they are (:mod:`transforms.search.box_columns`): [n, 4 + classes], as
-    [classes + 4, n] too, or [n, 6] with a score and a class number. Raises ValueError for other outputs.
+    The outputs are corners of boxes [..., n, 4], scores [..., n] or [..., n, classes], and with the former
+    optional class numbers [..., n] of integers; or one output with all of it in columns, [n, 4 + classes],
+    [4 + classes, n] or [n, 6] with a score and a class number, whose layout is that of the float model
+    (:mod:`transforms.search.box_columns`). Raises ValueError for other outputs.
     """
     name, columns = _columns(expected)
-    return f1_of(*(detections(one, name, columns) for one in (expected, found)))
+    return f1_of(*(detections(outputs, name, columns) for outputs in (expected, found)))
 
 
 def f1_of(first: Boxes, second: Boxes) -> float:
-    """Return F1 of two sets of detections, matched one to one, the best scores first, within a class."""
+    """Return F1 of two sets of detections, matched one to one within a class, highest scores first."""
     count = len(first.scores) + len(second.scores)
     if not count:
         return 1.0
@@ -53,28 +53,28 @@ def f1_of(first: Boxes, second: Boxes) -> float:
 
 
 def detections(outputs: Outputs, name: str = "", columns: BoxColumns | None = None) -> Boxes:
-    """Return the boxes that count: those of enough score, without those that overlap a better one.
+    """Return the boxes of at least ``LEAST_SCORE``, after non-maximum suppression.
 
-    ``columns``: what those of the output of a ``name`` are, if one has all.
+    ``columns``: the layout of the output ``name``, if one output has everything.
     """
     corners, scores, classes = _parts(outputs) if columns is None else columns.read(outputs[name])
-    kept = scores >= LEAST_SCORE
-    return suppressed(Boxes(corners[kept], scores[kept], classes[kept]))
+    confident = scores >= LEAST_SCORE
+    return suppressed(Boxes(corners[confident], scores[confident], classes[confident]))
 
 
 def suppressed(boxes: Boxes) -> Boxes:
     """Return boxes without those that overlap a better one of their class (non-maximum suppression)."""
     rest, best = np.argsort(-boxes.scores, kind="stable"), list[int]()
     while rest.size:
-        first, others = int(rest[0]), rest[1:]
+        first, remaining = int(rest[0]), rest[1:]
         best.append(first)
-        is_same = boxes.classes[others] == boxes.classes[first]
-        rest = others[~(is_same & (_overlap(boxes.corners[first], boxes.corners[others]) > OVERLAP))]
+        is_same = boxes.classes[remaining] == boxes.classes[first]
+        rest = remaining[~(is_same & (_overlap(boxes.corners[first], boxes.corners[remaining]) > OVERLAP))]
     return Boxes(boxes.corners[best], boxes.scores[best], boxes.classes[best])
 
 
 def _columns(expected: Outputs) -> tuple[str, BoxColumns | None]:
-    """Return the one output of a floating type, and its columns, if it has boxes and scores."""
+    """Return the name and layout of the only output of a floating type, if it has boxes and scores."""
     names = [name for name, array in expected.items() if is_float_array(array)]
     return (names[0], BoxColumns.of(expected[names[0]])) if len(names) == 1 else ("", None)
 
@@ -83,10 +83,10 @@ def _parts(outputs: Outputs) -> tuple[NDArray[np.float64], NDArray[np.float64], 
     floats = {name: array for name, array in outputs.items() if is_float_array(array)}
     sizes = {name: array.size for name, array in floats.items() if array.ndim >= 2 and array.shape[-1] == 4}
     boxes = [name for name, size in sizes.items() if size == max(sizes.values())]
-    if len(boxes) == 1:  # scores of four boxes have four, too
+    if len(boxes) == 1:  # scores of four boxes may have a last axis of four, too
         corners = np.nan_to_num(floats[boxes[0]].astype(np.float64)).reshape(-1, 4)
-        others = [array for name, array in floats.items() if name != boxes[0]]
-        if len(others) == 1 and (scores := _rows(others[0], len(corners))) is not None:
+        remaining = [array for name, array in floats.items() if name != boxes[0]]
+        if len(remaining) == 1 and (scores := _rows(remaining[0], len(corners))) is not None:
             numbers = [array for array in outputs.values() if array.dtype.kind in "iu"]
             best = scores.argmax(axis=1) if scores.size else np.zeros(len(scores), np.int64)
             if scores.shape[1] == 1 and len(numbers) == 1 and numbers[0].size == len(corners):
@@ -100,7 +100,7 @@ def _parts(outputs: Outputs) -> tuple[NDArray[np.float64], NDArray[np.float64], 
 
 
 def _rows(scores: NDArray[Any], count: int) -> NDArray[np.float64] | None:
-    """Return scores as [boxes, classes]; None if they are not of so many boxes."""
+    """Return scores as [boxes, classes]; None if they are not of ``count`` boxes."""
     if scores.size and (not count or scores.size % count or count not in scores.shape):
         return None
     wide = np.nan_to_num(scores.astype(np.float64))
@@ -111,5 +111,5 @@ def _overlap(box: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[n
     """Return intersection over union of a box with others, [n]."""
     low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
     both = np.clip(high - low, 0, None).prod(axis=1)
-    areas = [np.clip(one[..., 2:] - one[..., :2], 0, None).prod(axis=-1) for one in (box, others)]
+    areas = [np.clip(corners[..., 2:] - corners[..., :2], 0, None).prod(axis=-1) for corners in (box, others)]
     return np.asarray(both / np.maximum(areas[0] + areas[1] - both, np.finfo(float).tiny))

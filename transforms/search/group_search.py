@@ -1,7 +1,7 @@
-"""Searches in groups: which of many changes can be made together, and which of many things hold an error.
+"""Group searches: which of many changes can be made together, and which of many items cause an error.
 
 As in adaptive group testing (R. Dorfman, The Detection of Defective Members of Large Populations, 1943), a
-group that fails is halved, so that a few changes that fail among many cost few evaluations.
+group that fails is halved, so that a few failing changes among many cost few evaluations.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 Removed = Set[int]
 Error = Callable[[Removed], float]
-"""Returns the error that is left with these things removed, as a share of that with none removed."""
+"""Returns the error that is left with some items removed, as a share of that with none removed."""
 
 MOST_PARTS = 200
-"""Layers that are told apart: of more, what follows a dot product is part of it."""
+"""Most layers that are searched one by one; of more, those after a dot product are grouped with it."""
 
 _LEAST = 1e-12
 
@@ -26,12 +26,12 @@ _LEAST = 1e-12
 def add_in_groups(
     items: Sequence[T], holds: Callable[[Sequence[T]], bool], *, together: bool = False
 ) -> list[T]:
-    """Return the items that can be added one after the other while ``holds`` is true of all that were added.
+    """Return the items that can be added one after the other such that ``holds`` is true for all added ones.
 
-    Items are added in their order, in groups that double while they hold; a group that does not is halved
-    down to the item that fails, which is skipped: some 2 log2(n) calls for each that is. ``together``: the
-    first group is all items instead of one, which takes fewer calls where most can be added. For a number and
-    a bound of it: ``lambda added: target.holds(evaluate(frozenset(added)))``.
+    Items are added in order, in groups that double while they hold; a group that does not hold is halved down
+    to the failing item, which is skipped: about 2 log2(n) calls for each failing item. ``together``: begin
+    with all items as one group, which takes fewer calls if most can be added. For a metric and its target:
+    ``lambda added: target.holds(evaluate(frozenset(added)))``.
     """
     added: list[T] = []
     place, size = 0, len(items) if together else 1
@@ -50,26 +50,27 @@ def add_in_groups(
 
 
 def joined(items: Sequence[T], begins: Callable[[T], bool], most: int = MOST_PARTS) -> list[list[T]]:
-    """Return items one by one, or if they are many, each with those that follow up to one that begins a part.
+    """Return the items one by one, or if they are more than ``most``, in groups of successive items.
 
-    Parts that are still too many are joined evenly.
+    A group begins at each item of which ``begins`` is true. If there are still more than ``most`` groups,
+    neighbors are joined evenly.
     """
     if len(items) <= most:
         return [[item] for item in items]
-    parts: list[list[T]] = []
+    groups: list[list[T]] = []
     for item in items:
-        if begins(item) or not parts:
-            parts.append([])
-        parts[-1].append(item)
-    size = -(-len(parts) // most)
-    return [[item for part in parts[i : i + size] for item in part] for i in range(0, len(parts), size)]
+        if begins(item) or not groups:
+            groups.append([])
+        groups[-1].append(item)
+    size = -(-len(groups) // most)
+    return [[item for group in groups[i : i + size] for item in group] for i in range(0, len(groups), size)]
 
 
 def fewest(items: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return few items for which ``holds`` is true, of the first of them; all if it is true of nothing less.
+    """Return few of the first items for which ``holds`` is true, one at least; all if it is true of no fewer.
 
-    One at least. As many as are enough are found by doubling and halving their number; then those are given
-    up, the last first, that the others do without.
+    Doubling and bisection find the shortest prefix; then items that are not needed are dropped, the last
+    first.
     """
     low, high = 0, 1
     while high < len(items) and not holds(items[:high]):
@@ -82,7 +83,7 @@ def fewest(items: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list[T]:
 
 
 def without_needless(items: Sequence[T], holds: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return items without those that ``holds`` does not need, the last of which are given up first."""
+    """Return the items without those that ``holds`` does not need, tried from the last to the first."""
     places = range(len(items))
 
     def _holds_without(given_up: Sequence[int]) -> bool:
@@ -93,25 +94,25 @@ def without_needless(items: Sequence[T], holds: Callable[[Sequence[T]], bool]) -
 
 
 def largest_shares(count: int, error: Error, price: float, most: int) -> list[int]:
-    """Return which of ``count`` things to remove, those of the largest share first; maybe none.
+    """Return the indices of the items to remove, of ``count``, the largest share of the error first.
 
-    Each has to lower the error by ``price`` dB, on an average over those that are removed. ``most``: how many
-    errors may be measured; with too few, things that were not told apart are not returned.
+    On average, each has to lower the error by ``price`` dB. ``most``: how many errors may be measured; items
+    that were not separated by then are not returned.
 
-    Shares of an error add up as long as they are small beside the signal, so they are measured beside a model
-    that has nothing else. A part of them is halved only as long as it could be worth its price if one thing
-    in it held all of its share: where an error comes from everywhere, that ends after a few parts.
+    Shares of an error are additive while they are small compared with the signal, so each is measured in a
+    model without any other error. A part is halved only while it could be worth its price if one item held
+    all of its share: if an error comes from everywhere, the search ends after a few parts.
     """
-    found, floor = shares_of_parts(count, error, price, most)
-    single = sorted((part for part in found if len(part) == 1), key=lambda part: (-found[part], part.start))
-    rest = sum(share for part, share in found.items() if len(part) > 1)
-    return [part.start for part in single[: _worth([found[part] for part in single], floor + rest, price)]]
+    shares, floor = shares_of_parts(count, error, price, most)
+    single = sorted((part for part in shares if len(part) == 1), key=lambda part: (-shares[part], part.start))
+    rest = sum(share for part, share in shares.items() if len(part) > 1)
+    return [part.start for part in single[: _worth([shares[part] for part in single], floor + rest, price)]]
 
 
 def shares_of_parts(count: int, error: Error, price: float, most: int) -> tuple[dict[range, float], float]:
-    """Return the shares of parts of ``count`` things, halved as :func:`largest_shares` does, and the rest.
+    """Return the error shares of parts of ``count`` items, halved as in :func:`largest_shares`, and the rest.
 
-    Parts of one thing are those that were told apart.
+    The rest is the error with all items removed. Items were separated if their part has length 1.
     """
     if not count or most < 1:
         return {}, 1.0
@@ -120,8 +121,8 @@ def shares_of_parts(count: int, error: Error, price: float, most: int) -> tuple[
     shares = {range(count): max(1 - floor, 0.0)}
     measured = 1
     while measured + 2 <= most:
-        parts = sorted(shares, key=lambda part: (-shares[part], part.start))
-        worth = parts[: _worth([shares[part] for part in parts], floor, price)]
+        ordered = sorted(shares, key=lambda part: (-shares[part], part.start))
+        worth = ordered[: _worth([shares[part] for part in ordered], floor, price)]
         wide = next((part for part in worth if len(part) > 1), None)
         if wide is None:
             break
@@ -133,7 +134,7 @@ def shares_of_parts(count: int, error: Error, price: float, most: int) -> tuple[
 
 
 def _worth(shares: Sequence[float], floor: float, price: float) -> int:
-    """Return how many of the shares, largest first, are best removed at a price in dB for each."""
+    """Return how many of the sorted shares to remove for the largest gain, at a price in dB for each."""
     left = [floor + sum(shares[count:]) for count in range(len(shares) + 1)]
     values = [decibels(rest) - price * count for count, rest in enumerate(left)]
     values[0] = 0.0

@@ -1,4 +1,4 @@
-"""Metrics of a gate: those that have a name, and those of the user."""
+"""Make gates of metrics by name and of users' functions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _FIGURES: Mapping[str, Figures] = MappingProxyType(
 
 
 def gate_of(metric: UserMetric | str, least: float | None, loss: float | None) -> Gate:
-    """Return the gate of a metric: a name, ``FILE.py:FUNCTION`` or a function, and one of both bounds.
+    """Return the gate of a metric: a name, ``FILE.py:FUNCTION`` or a function, with one of the two bounds.
 
-    Raises ValueError for a name that is none, a file or a function that will not do, UsageError for a bound
-    that the metric has not, and for a loss of 0, which no samples can show.
+    Raises ValueError for an unknown name and for a file or function that cannot be used, UsageError for a
+    bound that the metric does not have, and for a loss of 0, which no samples can show.
     """
     if loss == 0:
         why = "is no bound, since samples cannot show that nothing is lost: give the loss that is allowed"
@@ -46,18 +46,18 @@ def gate_of(metric: UserMetric | str, least: float | None, loss: float | None) -
         raise UsageError(spelled("{metric:kl} requires {max_loss}: less is better"))
     is_loss = loss is not None
     limit = loss if loss is not None else least
-    assert limit is not None, "one of both is given"
+    assert limit is not None, "one of the bounds is given"
     is_whole = is_own or name == _F1
     return Gate(name, limit, loss=is_loss, figures=figures, whole=is_whole, scatters=is_own)
 
 
 def plain_gate(metric: UserMetric | str) -> Gate:
-    """Return the gate of a metric that anything passes; less is told of ``kl``, whose figures are losses."""
+    """Return the gate of a metric that any model passes; for ``kl``, whose figures are losses, as a loss."""
     return gate_of(metric, None, math.inf) if metric == _KL else gate_of(metric, -math.inf, None)
 
 
 def named_figures(metric: UserMetric | str) -> tuple[str, Figures | None]:
-    """Return the name of a metric in words, and its figures: None for the SQNR."""
+    """Return the name of a metric for messages, and its figures; None for the SQNR."""
     if callable(metric):
         name = f"{getattr(metric, '__name__', type(metric).__name__)}()"
         return name, LoadedMetric(metric, f"metric '{name}'").figures

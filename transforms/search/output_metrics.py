@@ -1,9 +1,9 @@
-"""The error of a model's outputs against the float model over a set of samples, in one number.
+"""Metrics of a model's outputs against the float model over a set of samples, as one number.
 
 Outputs of floating types are compared, all of a sample as one vector; an output of another shape than in the
-float model counts as NaN. NaN and infinities give the worst value of the metric, never NaN; but an infinity
-that both models make is a mask, which is not an error. Everything is summed in float64, sample after sample,
-so that no sample has to be kept.
+float model counts as NaN. NaN and infinities give the worst value of the metric, never NaN; but the same
+infinity in both models is a mask, not an error. Sums are in float64, sample after sample, so that no sample
+has to be kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Outputs = Mapping[str, NDArray[Any]]
 """Outputs of one sample by name."""
 
 OutputsPair = tuple[Outputs, Outputs]
-"""Outputs of the float model and of the other, for one sample."""
+"""Outputs of the float model and of the other model, for one sample."""
 
 _SUM_SLACK = 2.0**-8
 """Tolerance of the sum of probabilities in bfloat16: half a unit in the last place of each."""
@@ -35,11 +35,11 @@ _LEAST_SHARE = 2.0**-24
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of whole models.
+    """A metric of a model's outputs.
 
-    ``worst``: its value if it is undefined. ``error``: turns a value into a number from 0, larger for worse,
-    which is additive over independent errors (for cosine and top1: approximately). ``measure``: the value of
-    samples, NaN if it is undefined.
+    ``worst``: its value if it is undefined. ``error``: converts a value to a number from 0, larger is worse,
+    which is additive over independent errors (approximately for cosine and top1). ``measure``: returns the
+    value over samples, NaN if it is undefined.
     """
 
     name: str
@@ -56,14 +56,14 @@ class Metric:
 
 
 def lost_top1(pairs: Iterable[OutputsPair], labels: NDArray[np.integer[Any]] | None = None) -> float:
-    """Return the share of rows that the float model answers right and the other wrong.
+    """Return the share of rows that the float model answers correctly and the other model does not.
 
-    A row extends along the last axis; the index of its largest element is the answer. Right answers are
-    ``labels``, integers of shape [n] for the rows in order, or else those of the float model. Rows that
-    become right by chance do not compensate for lost ones: chance differs on other samples, and a bound of
+    A row extends along the last axis; the index of its largest element is the answer. Correct answers are
+    ``labels``, integers of shape [n] for the rows in order, by default those of the float model. Rows that
+    become correct by chance do not compensate for lost ones: chance differs on other samples, and a bound of
     this share bounds the drop of accuracy there, too. Raises ValueError for labels that do not fit.
     """
-    expected, found = _answers(_some(pairs))
+    expected, answers = _answers(_some(pairs))
     if labels is None:
         right = expected >= 0
     else:
@@ -72,47 +72,47 @@ def lost_top1(pairs: Iterable[OutputsPair], labels: NDArray[np.integer[Any]] | N
         if len(labels) != len(expected):
             raise ValueError(f"{len(labels)} labels for {len(expected)} rows of results")
         right = expected == labels
-    return float(np.mean(right & (found != expected))) if len(right) else 0.0
+    return float(np.mean(right & (answers != expected))) if len(right) else 0.0
 
 
 def least_sqnr(pairs: Iterable[OutputsPair]) -> float:
-    """Return the SQNR in dB of the output that has the least, each over all samples.
+    """Return the SQNR in dB of the worst output, each over all samples.
 
-    A small output beside a large one would not be seen in the SQNR of both. Raises ValueError without
-    samples, and for an output that is not of a floating type.
+    The SQNR of all outputs together would hide errors of a small output next to a large one. Raises
+    ValueError without samples, and for an output that is not of a floating type.
     """
     return least_of([sums_of(pair) for pair in _some(pairs)])
 
 
 def sums_of(pair: OutputsPair) -> dict[str, Sums]:
     """Return the sums of each output of a sample; ValueError for one that is not of a floating type."""
-    expected, found = pair
+    expected, outputs = pair
     sums = {name: Sums() for name in expected}
-    for name, one in sums.items():
-        _add(one, ({name: expected[name]}, found))
+    for name, totals in sums.items():
+        _add(totals, ({name: expected[name]}, outputs))
     return sums
 
 
 def least_of(samples: Sequence[Mapping[str, Sums]]) -> float:
-    """Return the least SQNR in dB of an output, each over all samples, from the sums of each sample."""
+    """Return the SQNR in dB of the worst output, each over all samples, from the sums of each sample."""
     values = [total(sums[name] for sums in samples).sqnr() for name in samples[0]]
     return min(METRICS["sqnr"].worst if math.isnan(value) else value for value in values)
 
 
 def lost_rows(pair: OutputsPair) -> tuple[int, int]:
-    """Return how many rows of a sample get another answer than from the float model, and of how many."""
-    expected, found = _answers([pair])
-    return int(np.sum((expected >= 0) & (found != expected))), len(expected)
+    """Return the number of rows of a sample whose answer differs from the float model's, and of all rows."""
+    expected, answers = _answers([pair])
+    return int(np.sum((expected >= 0) & (answers != expected))), len(expected)
 
 
 def share_of_rows(samples: Sequence[tuple[int, int]]) -> float:
-    """Return the share of rows that are lost, from the counts of each sample: 0 without rows."""
+    """Return the share of lost rows from the counts of each sample; 0 without rows."""
     lost, rows = (sum(counts) for counts in zip(*samples, strict=True))
     return lost / rows if rows else 0.0
 
 
 def _mean_of(measure: Callable[[Sums], float]) -> Callable[[Iterable[OutputsPair]], float]:
-    """Return the mean over samples of what ``measure`` says of each."""
+    """Return a measure: the mean of ``measure`` over samples."""
     return lambda pairs: _mean([measure(_sums([pair])) for pair in pairs])
 
 
@@ -122,8 +122,8 @@ def _kl(pairs: Iterable[OutputsPair]) -> float:
 
 
 def _top1(pairs: Iterable[OutputsPair]) -> float:
-    expected, found = _answers(pairs)
-    return float(np.mean(expected == found)) if len(expected) else 1.0
+    expected, answers = _answers(pairs)
+    return float(np.mean(expected == answers)) if len(expected) else 1.0
 
 
 def _decibels_to_share(value: float) -> float:
@@ -166,7 +166,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 
 
 def in_words(metric: str, value: float, error: float = 0.0) -> str:
-    """Return a value, with its standard error if there is one, and the unit of its metric of METRICS."""
+    """Return a value in words, with its standard error, if there is one, and the unit of the metric."""
     unit = METRICS[metric].unit if metric in METRICS else ""
     spread = f" +- {error:.2g}" if error else ""
     return f"{value:.6g}{spread} {unit}".rstrip()
@@ -181,18 +181,18 @@ def _some(pairs: Iterable[OutputsPair]) -> Iterator[OutputsPair]:
 
 
 def _floats(pair: OutputsPair) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    expected, found = pair
+    expected, outputs = pair
     names = [name for name, array in expected.items() if is_float_array(array)]
     if not names:
         types = ", ".join(f"'{name}' of {array.dtype}" for name, array in expected.items())
         raise ValueError(f"no output is of a floating type: {types or 'sequences alone'}")
     for name in names:
-        f, q = expected[name], found[name]
+        f, q = expected[name], outputs[name]
         yield f, q if q.shape == f.shape else np.full(f.shape, np.nan)
 
 
 def is_float_array(array: object) -> bool:
-    """Return whether an output is an array of a floating type, bfloat16 included: a sequence is none."""
+    """Return whether an output is an array of a floating type, bfloat16 included, and not a sequence."""
     return isinstance(array, np.ndarray) and (array.dtype.kind == "f" or array.dtype.name == "bfloat16")
 
 
@@ -224,13 +224,13 @@ def _rows(array: NDArray[Any]) -> NDArray[np.float64]:
 
 def _answers(pairs: Iterable[OutputsPair]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the index of the largest element of each row in both models, -1 and -2 in rows with NaN."""
-    expected, found = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
+    expected, answers = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
     for pair in pairs:
         for f, q in _floats(pair):
             if f.size:
                 expected.append(_largest(f, -1))
-                found.append(_largest(q, -2))
-    return np.concatenate(expected), np.concatenate(found)
+                answers.append(_largest(q, -2))
+    return np.concatenate(expected), np.concatenate(answers)
 
 
 def _largest(array: NDArray[Any], otherwise: int) -> NDArray[np.intp]:
@@ -251,5 +251,5 @@ def _divergences(f: NDArray[Any], q: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _log_shares(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    kept = np.maximum(x, _LEAST_SHARE)
-    return np.log(kept / kept.sum(axis=1, keepdims=True))
+    clipped = np.maximum(x, _LEAST_SHARE)
+    return np.log(clipped / clipped.sum(axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""The target of a model's outputs: a bound of one metric."""
+"""A target: a bound of one metric of a model's outputs."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from typing import ClassVar
 from transforms.search.output_metrics import METRICS, in_words
 
 LOST_TOP1, EVALUATE = "lost_top1", "evaluate"
-"""Metrics besides METRICS: :func:`transforms.search.output_metrics.lost_top1`, and the user's function, see
-:mod:`transforms.search.user_metric`."""
+"""Metrics in addition to METRICS: :func:`transforms.search.output_metrics.lost_top1`, and the user's function
+(:mod:`transforms.search.user_metric`)."""
 
 SEEN_BEFORE_SOFTMAX = frozenset({"sqnr", "top1", "kl", LOST_TOP1})
-"""Metrics for which an output that ends in a Softmax counts as what is before it: decibels, since one class
-at 0.99 tells nothing of the errors, and those that a Softmax does not change."""
+"""Metrics that are measured before the Softmax of an output that ends in one: decibels, since a class at 0.99
+says nothing of the errors, and metrics that a Softmax does not change."""
 
 BEFORE = " before the Softmax"
-"""After the name of a metric, what was measured."""
+"""Follows the name of a metric that was measured there."""
 
 FALLBACKS = ("float32", "int16", "bf16")
-"""Formats that layers may have instead of those of the scheme, for a target of the outputs."""
+"""Finer formats that layers may get instead of those of the scheme to meet a target."""
 
 
 class TargetError(ValueError):
-    """A target that the model cannot meet."""
+    """The model cannot meet a target."""
 
 
 class FloatAloneError(TargetError):
-    """A target that is met in float alone, where nothing is gained: no file is written."""
+    """Only the float model meets a target, so that no file is written."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A metric over so many samples, with its standard error in the same unit: 0 where none can be told.
+    """A metric over samples, with its standard error in the same unit: 0 if it is not known.
 
-    ``in_folds``: all samples that were given judge, each a model without its ranges.
+    ``in_folds``: all samples judge, each on a model whose ranges exclude it.
     """
 
     value: float
@@ -49,9 +49,9 @@ class Scored:
 class Target:
     """A bound of a metric: one of METRICS, ``lost_top1`` (at most) or ``evaluate`` (at least).
 
-    ``limit``: the last value that holds; if ``relative``, how much worse the metric may be than the reference
-    of :meth:`at`: the value before any layer is moved, or that of the float model. ``before_softmax``: an
-    output that ends in a Softmax counts as what is before it, which is said of decibels.
+    ``limit``: the worst value that holds; if ``relative``, how much worse the metric may be than the
+    reference of :meth:`at`: the value before any layer is moved, or that of the float model.
+    ``before_softmax``: outputs that end in a Softmax are measured before it.
     """
 
     metric: str
@@ -63,12 +63,12 @@ class Target:
 
     @property
     def words(self) -> str:
-        """What is bounded, before a value."""
+        """The bounded quantity, for messages."""
         return f"{self.metric}{self.seen}"
 
     @property
     def seen(self) -> str:
-        """Where decibels are measured, if it is not at the outputs."""
+        """Where decibels are measured, if not at the outputs."""
         return BEFORE if self.before_softmax and self.metric == "sqnr" else ""
 
     def unmet(self, text: str) -> TargetError:
@@ -88,7 +88,7 @@ class Target:
         return dataclasses.replace(self, limit=limit, relative=False)
 
     def checked(self, baseline: float) -> Target:
-        """Return the target as an absolute bound; TargetError if the value of the baseline breaks it."""
+        """Return the target as an absolute bound; TargetError if the metric of the baseline breaks it."""
         bound = self.at(baseline)
         bound.check(baseline, "the model before anything is moved")
         return bound
@@ -105,15 +105,15 @@ class Target:
     def is_shown(self, scored: Scored) -> bool:
         """Return whether samples show the target: the worse end of the interval is within the limit.
 
-        The one rule by which a goal counts as reached, since it has to hold for other samples, too.
+        A target counts as met by this rule only, since it has to hold for other samples, too.
         """
         return self.holds(self.worse_end(scored))
 
     def samples_needed(self, scored: Scored) -> int | None:
-        """Return about how many samples show the target, if others scatter as these do.
+        """Return about how many samples are needed to show the target, if others scatter as these do.
 
-        The standard error falls with the square root of their number. None where no number of samples would:
-        the value itself is beyond the limit, or at it.
+        The standard error falls with the square root of their number. None if the value itself is at the
+        limit or beyond it, so that no number of samples would do.
         """
         room = abs(scored.value - self.limit)
         if not self.holds(scored.value) or not room:
@@ -121,7 +121,7 @@ class Target:
         return math.ceil(scored.samples * (scored.error / room) ** 2)
 
     def check(self, value: float, what: str, error: float = 0.0) -> None:
-        """Raise TargetError unless the value of ``what``, with its standard error, is within the limit."""
+        """Raise TargetError unless the value of the model ``what``, with its error, is within the limit."""
         if not self.is_shown(Scored(value, error)):
             words = f"{self.text(value, error)}, the target is {self.bound}"
             raise self.unmet(f"{what} breaks the target: {words}")

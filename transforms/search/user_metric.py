@@ -1,4 +1,4 @@
-"""A function of the user in a Python file, named as ``FILE.py:FUNCTION``, such as a metric."""
+"""Load a user's function, such as a metric, from a Python file named as ``FILE.py:FUNCTION``."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from ops.legal_names import did_you_mean
 from transforms.search.output_metrics import Outputs
 
 UserMetric = Callable[..., Any]
-"""A function of the user's, :class:`LoadedMetric` says how it is called; higher is better."""
+"""A user's function, called as :class:`LoadedMetric` describes; higher is better."""
 
 ASKED = ("expected", "inputs", "places")
-"""Parameters that a function may have beside the first: fields of :class:`SampleSet`."""
+"""Parameters that a function may have in addition to the first: fields of :class:`SampleSet`."""
 
 
 @dataclass(frozen=True)
 class SampleSet:
-    """Some samples in order: what a model makes of each, by the names of its outputs.
+    """Samples in order: the outputs of a model for each, by name.
 
-    ``expected``: what the float model makes; ``inputs``: what both are fed; ``places``: of the samples in the
-    data, from 0, by which labels are found. Empty where they are not known.
+    ``expected``: the outputs of the float model; ``inputs``: the feeds; ``places``: the indices of the
+    samples in the data, from 0, to look up labels. Fields that are not known are empty.
     """
 
     outputs: Sequence[Outputs]
@@ -42,80 +42,86 @@ class SampleSet:
 
     def without(self, number: int) -> SampleSet:
         """Return the samples without one of them."""
-        kept = [i for i in range(len(self.outputs)) if i != number]
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        remaining = [i for i in range(len(self.outputs)) if i != number]
+        values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         return SampleSet(
-            **{name: [value[i] for i in kept] if value else () for name, value in values.items()}
+            **{name: [value[i] for i in remaining] if value else () for name, value in values.items()}
         )
 
     def of_float(self) -> SampleSet:
-        """Return the same of the float model."""
+        """Return the samples with the outputs of the float model."""
         return replace(self, outputs=self.expected)
 
 
 class LoadedMetric:
-    """A function of the user's, called with outputs of samples: ``figures`` checks what it returns.
+    """A user's function, called with the outputs of samples; ``figures`` checks what it returns.
 
-    It gets a list of dictionaries of arrays, the outputs of each sample by name, and by name those of
-    ``ASKED`` that it has parameters of. It returns one number, or one for each sample; higher is better.
+    It gets a list of dictionaries of arrays, the outputs of each sample by name, and as keywords those of
+    ``ASKED`` that it has parameters for. It returns one number, or one for each sample; higher is better.
     ``said``: its name in errors.
     """
 
     def __init__(self, function: UserMetric, said: str) -> None:
-        """Take the function; ValueError for parameters that nothing is known for."""
+        """Take the function; ValueError for a parameter without default that is not in ``ASKED``."""
         self.said, self._function = said, function
         try:
             parameters = list(inspect.signature(function).parameters.values())[1:]
-        except (TypeError, ValueError):  # of C, as sum
+        except (TypeError, ValueError):  # a function written in C, such as sum
             parameters = []
-        named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-        self._asked = [one.name for one in named if one.name in ASKED]
-        unknown = [one.name for one in named if one.name not in ASKED and one.default is one.empty]
+        by_name = [
+            item for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
+        ]
+        self._asked = [item.name for item in by_name if item.name in ASKED]
+        unknown = [item.name for item in by_name if item.name not in ASKED and item.default is item.empty]
         if unknown:
             legal = ", ".join(ASKED)
             raise ValueError(f"{said} has a parameter '{unknown[0]}': beside the outputs, legal are {legal}")
 
     def figures(self, samples: SampleSet) -> float | NDArray[np.float64]:
-        """Return what the function says of samples: one finite number, or one for each, [samples]."""
+        """Return the result of the function: one finite number, or one for each sample, [samples].
+
+        Raises ValueError if the function fails, returns anything else, or asks for an unknown field.
+        """
         missing = [name for name in self._asked if not getattr(samples, name)]
         if missing:
             raise ValueError(f"{self.said} asks for {missing[0]}, which are not known here")
         asked = {name: list(getattr(samples, name)) for name in self._asked}
         try:
-            value = self._function([dict(one) for one in samples.outputs], **asked)
+            value = self._function([dict(sample) for sample in samples.outputs], **asked)
         except (Exception, SystemExit) as error:
             raise ValueError(f"{self.said} failed: {one_line(error)}") from error
+        # anything that is no number becomes NaN, which is refused
         try:
-            found = np.asarray(math.nan if isinstance(value, str) else value, np.float64)
+            figures = np.asarray(math.nan if isinstance(value, str) else value, np.float64)
         except (TypeError, ValueError):
-            found = np.asarray(math.nan)
-        if found.shape not in ((), (len(samples.outputs),)) or not np.isfinite(found).all():
-            said = _shortened(repr(value))
+            figures = np.asarray(math.nan)
+        if figures.shape not in ((), (len(samples.outputs),)) or not np.isfinite(figures).all():
+            text = _shortened(repr(value))
             raise ValueError(
-                f"{self.said} returned {said}, it must be a finite number, or one for each sample"
+                f"{self.said} returned {text}, it must be a finite number, or one for each sample"
             )
-        return found if found.ndim else float(found)
+        return figures if figures.ndim else float(figures)
 
     def __call__(self, samples: SampleSet | Sequence[Outputs]) -> float:
-        """Return one number for samples, the mean of those of each."""
-        known = samples if isinstance(samples, SampleSet) else SampleSet(samples)
-        return float(np.mean(self.figures(known)))
+        """Return one number for samples, the mean if the function returns one for each."""
+        sample_set = samples if isinstance(samples, SampleSet) else SampleSet(samples)
+        return float(np.mean(self.figures(sample_set)))
 
 
 def load_metric(place: str, key: str = "evaluate") -> LoadedMetric:
-    """Return the function of a file that is named ``FILE.py:FUNCTION``; the file is executed.
+    """Execute a file and return its function, given as ``FILE.py:FUNCTION``.
 
-    Raises ValueError of one line, which names the place, for a missing file or function and a file that
-    fails; ``key``: the option that names it.
+    Raises ValueError of one line, which names the place, for a missing file or function, and for a file that
+    fails. ``key``: the option that names it, for errors.
     """
     return LoadedMetric(load_function(place, key), f"{key} '{place}'")
 
 
 def load_function(place: str, keyword: str = "evaluate") -> UserMetric:
-    """Return the function of a file that is named ``FILE.py:FUNCTION``; the file is executed.
+    """Execute a file and return its function, given as ``FILE.py:FUNCTION``.
 
-    Raises ValueError of one line, which names ``keyword`` and place, for a missing file or function and a
-    file that fails.
+    Raises ValueError of one line, which names ``keyword`` and place, for a missing file or function, and for
+    a file that fails.
     """
     file, name = split_place(place, keyword)
     label = f"{keyword} '{place}'"
@@ -123,7 +129,7 @@ def load_function(place: str, keyword: str = "evaluate") -> UserMetric:
 
 
 load_once = cache(load_function)
-"""The same, executed at the first call for a place alone."""
+"""As :func:`load_function`, but a file is executed only at the first call for a place."""
 
 
 def split_place(place: str, keyword: str = "evaluate") -> tuple[str, str]:
@@ -135,7 +141,7 @@ def split_place(place: str, keyword: str = "evaluate") -> tuple[str, str]:
 
 
 def absolute_place(place: str) -> str:
-    """Return ``FILE.py:FUNCTION`` with the whole path of the file, for processes in other folders."""
+    """Return ``FILE.py:FUNCTION`` with the absolute path of the file, for processes in other folders."""
     file, name = split_place(place)
     return f"{Path(file).resolve()}:{name}"
 
@@ -160,16 +166,16 @@ def _execute(path: Path, label: str) -> ModuleType:
 def _function(module: ModuleType, name: str, label: str) -> UserMetric:
     function: UserMetric | None = getattr(module, name, None)
     if not callable(function):
-        found = sorted(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
+        names = sorted(key for key, value in vars(module).items() if callable(value) and key[0] != "_")
         raise ValueError(
-            f"{label}: there is no function '{name}'{did_you_mean(name, found) or ','}"
-            f" the file has {', '.join(found) or 'none'}"
+            f"{label}: there is no function '{name}'{did_you_mean(name, names) or ','}"
+            f" the file has {', '.join(names) or 'none'}"
         )
     return function
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error of the user's code in one line, by its type."""
+    """Return an error of the user's code in one line, with its type."""
     return _shortened(f"{type(error).__name__}: {error}".rstrip(": "))
 
 
