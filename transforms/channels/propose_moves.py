@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
 from ops.pair_sums import paired_scale
-from transforms.channels.factor_takers import FactorTakers, channels_of, layers_on, rows_of
+from transforms.channels.factors import as_move, lowered, smoothed
+from transforms.channels.per_channel import inputs_of
+from transforms.channels.product_sites import layers_on, product_site
 from transforms.channels.rounding_errors import rounding_error
+from transforms.channels.sites import SiteFinder
 from transforms.graph import walk
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -139,7 +142,7 @@ class Operand:
     def weights(self) -> list[LayerWeights]:
         """What errors depend on of the layers' weights, which must not change while moves are looked for."""
         pairs = zip(self.layers, self.weight_grids, strict=True)
-        return [LayerWeights.of(np.asarray(rows_of(n, n.inputs[1].values)), grid) for n, grid in pairs]
+        return [LayerWeights.of(np.asarray(inputs_of(n).rows(n.inputs[1].values)), grid) for n, grid in pairs]
 
 
 def find_operands(plan: QuantizationPlan) -> list[Operand]:
@@ -149,12 +152,12 @@ def find_operands(plan: QuantizationPlan) -> list[Operand]:
     integers: dividing their channels would be one more layer of integers, on the range that was to be
     avoided.
     """
-    takers = FactorTakers(plan.graph)
-    found = [one for site in plan.quantizations for one in _operands(plan, site, takers)]
+    finder = SiteFinder(plan.graph)
+    found = [one for site in plan.quantizations for one in _operands(plan, site, finder)]
     return [*found, *(one for form in plan.specs.formats.at_run_time for one in form.operands(plan))]
 
 
-def _operands(plan: QuantizationPlan, site: QuantSite, takers: FactorTakers) -> Iterator[Operand]:
+def _operands(plan: QuantizationPlan, site: QuantSite, finder: SiteFinder) -> Iterator[Operand]:
     grid, tensor = site.steps[-1], site.tensor
     coarse = grid.format.is_integer and grid.format.bits <= _MOST_BITS and len(site.steps) == 1
     if site.role != ACTIVATION or not coarse or not plan.specs.is_in_main_graph(tensor) or not tensor.shape:
@@ -166,10 +169,10 @@ def _operands(plan: QuantizationPlan, site: QuantSite, takers: FactorTakers) -> 
     if not layers or not all((id(node), 0) in reads for node in layers):
         return
     grids = weight_grids(plan, layers)
-    if len(grids) < len(layers) or channels_of(layers[0]) < LEAST_CHANNELS:
+    if len(grids) < len(layers) or inputs_of(layers[0]).channels < LEAST_CHANNELS:
         return
     is_float = plan.specs.integers.maker(tensor) is None
-    if is_float or takers.take(tensor, len(layers)):
+    if is_float or product_site(finder, tensor, layers).made:
         may_split = is_float and all(_ends_in_float(plan, node) for node in layers)
         yield Operand(tensor, tuple(layers), grid, grids, may_split)
 
@@ -256,14 +259,12 @@ def _candidates(group: Sequence[Operand], rows: Sequence[Float32Array]) -> list[
 
     Outliers lowered, all channels brought to like sizes, or outliers with products of their own.
     """
-    from transforms.channels.move_outliers import lowering, smoothing
-
     ranges = np.max([np.abs(some).max(0) for some in rows], axis=0).astype(np.float64)
     moves, largest = [OutlierMove()], float(ranges.max())
-    moves += [OutlierMove(lowering(ranges, max(largest * 2.0**-power, _TINY))) for power in _LOWERED]
+    moves += [as_move(lowered(ranges, max(largest * 2.0**-power, _TINY))) for power in _LOWERED]
     all_weights = [weight.ranges for operand in group for weight in operand.weights]
     of_weights = np.max(all_weights, axis=0).astype(np.float64)
-    moves += [OutlierMove(smoothing(ranges, of_weights, share)) for share in _SMOOTHED]
+    moves += [as_move(smoothed(ranges, of_weights, share)) for share in _SMOOTHED]
     if all(operand.may_split for operand in group):
         order = np.argsort(-ranges, kind="stable")
         counts = (count for count in _SPLIT if 4 * count <= len(ranges))

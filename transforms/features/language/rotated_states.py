@@ -15,6 +15,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Float64Array
+from transforms.channels.per_channel import PerChannel, outputs_of
 from transforms.features.language.kept_channels import keeps_channels
 from transforms.graph import walk
 from transforms.graph.constants import Constants
@@ -54,7 +55,7 @@ class RotatedStates:
 
     graph: gs.Graph
     table: gs.Constant
-    written: list[tuple[gs.Node, int]] = field(default_factory=list)
+    written: list[PerChannel] = field(default_factory=list)
     read: list[tuple[gs.Node, Affine | None]] = field(default_factory=list)
     heads: list[tuple[gs.Node, Affine | None]] = field(default_factory=list)
     scales: list[tuple[gs.Node, int]] = field(default_factory=list)
@@ -88,8 +89,8 @@ class RotatedStates:
     @property
     def changed(self) -> Iterator[gs.Node]:
         """The nodes whose stored numbers change, except those that read rows of a table."""
-        constants = (*self.written, *self.scales, *self.biases)
-        return (node for node, _ in (*constants, *self.read, *self.heads))
+        yield from (held.node for held in self.written)
+        yield from (node for node, _ in (*self.scales, *self.biases, *self.read, *self.heads))
 
     def _follow(self, tensor: gs.Tensor, affine: Affine | None = None) -> None:
         """Note a tensor that is rotated, to be scaled where it is read."""
@@ -237,8 +238,9 @@ class RotatedStates:
         constant = node.inputs[index]
         if not self._is_stored(constant) or (index == 2 and tuple(constant.shape)[-1:] != (self._width,)):
             raise NotRotatableError(f"'{constant.name}' of '{node.name}' is not stored in full")
-        if not any(node is one and index == other for one, other in self.written):
-            self.written.append((node, index))
+        if not any(node is held.node and index == held.index for held in self.written):
+            is_weight = index == 1 and onnx_op(node) in _PRODUCTS
+            self.written.append(outputs_of(node) if is_weight else PerChannel(node, index, -1))
 
     def _check_mean(self, squares: gs.Tensor) -> None:
         """Refuse squares of which more is read than their sum over all channels."""

@@ -1,0 +1,246 @@
+"""Channels between layers that a factor for each can scale without changing what a model computes."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from transforms.channels.channel_layout import MOVING, Layout, moved, rows
+from transforms.channels.edits import Change
+from transforms.channels.per_channel import Exponents, PerChannel, inputs_of, outputs_of
+from transforms.graph import dtypes, walk
+from transforms.graph.dot_products import bias, is_dot_product
+from transforms.graph.masks import masks_in
+from transforms.graph.rewire import STANDARD_DOMAINS
+
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity"})
+_POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
+_WITH_CONSTANT = frozenset({"Add", "Min", "Max"})
+_GATES = frozenset({"Sigmoid", "HardSigmoid"})
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """As many ``channels`` of tensors, with the initializers that take factors for them in.
+
+    ``tensors`` are scaled, in the order in which they are made; layers alone read the last one. ``made``:
+    what the channels are made with, and is divided by the factors; without any a Mul has to divide the
+    tensor. ``read``: the weights of the layers, which are multiplied. ``layout``: which channel of ``made``
+    each of the tensor is, where they were moved in between. ``gate``: what has to see the numbers as they
+    were, a Sigmoid or HardSigmoid that they are multiplied with, or a HardSwish. ``is_shared``: whether
+    others may read ``made``, copies of which are divided then.
+    """
+
+    channels: int
+    tensors: Sequence[gs.Tensor]
+    made: Sequence[PerChannel]
+    read: Sequence[PerChannel]
+    layout: Layout | None = None
+    gate: gs.Node | None = None
+    is_shared: bool = False
+
+    @property
+    def tensor(self) -> gs.Tensor:
+        """The tensor that the layers read."""
+        return self.tensors[-1]
+
+    @property
+    def gated(self) -> gs.Tensor:
+        """The tensor that the gate reads, the same as ``tensor`` without one."""
+        return self.tensor if self.gate is None else self.gate.inputs[0]
+
+    def divided(self, exponents: Exponents) -> list[Change]:
+        """Return what changes ``made`` if the channels are divided by powers of two."""
+        of_made = exponents if self.layout is None else exponents[np.argsort(self.layout)]
+        return [(held, -of_made) for held in self.made]
+
+
+@dataclass
+class _Path:
+    """The way of channels from the layer that makes them on.
+
+    ``rank`` is that of images, None for rows of features.
+    """
+
+    channels: int
+    rank: int | None
+    made: list[PerChannel]
+    tensors: list[gs.Tensor] = field(default_factory=list)
+    is_flattened: bool = False
+    layout: Layout | None = None
+    gate: gs.Node | None = None
+
+
+class SiteFinder:
+    """Finds sites in graphs, each by itself.
+
+    Between the layers of a site lie only operators that commute with a positive factor for each channel:
+    Relu, LeakyRelu, PRelu, pooling, Flatten, and sums with and bounds by constants, which are scaled as well.
+    No tensor in between is an output or has another reader; every constant to be scaled is float32 and has
+    no other reader.
+    """
+
+    def __init__(self, model: gs.Graph, exclude: Container[gs.Node] = ()) -> None:
+        """Note the tensors that must not change in any graph: inputs, outputs, and nodes in ``exclude``."""
+        self._fixed, self._exclude = walk.ends(model), exclude
+        self._members = {id(node) for node in model.nodes}
+
+    def pairs(self, graph: gs.Graph) -> list[Site]:
+        """Return the sites that one layer reads, in the order of the layers that make them."""
+        members = {id(node) for node in graph.nodes}
+        sites = (self._follow(node, members) for node in graph.nodes)
+        return [site for site in sites if site is not None and len(site.read) == 1]
+
+    def between_convolutions(self, graph: gs.Graph) -> list[Site]:
+        """Return the sites that convolutions make; a gate may lie in between, and several layers may read."""
+        members = {id(node) for node in graph.nodes}
+        layers = (node for node in graph.nodes if node.op in CONVOLUTIONS)
+        sites = (self._follow(node, members, gates=True) for node in layers)
+        return [site for site in sites if site is not None]
+
+    def may_change(self, tensor: gs.Tensor) -> bool:
+        """Return whether a node of the outermost graph makes a tensor, which is not an output of any."""
+        producer = walk.producer(tensor)
+        return producer is not None and id(producer) in self._members and id(tensor) not in self._fixed
+
+    def before(self, layer: gs.Node) -> Site | None:
+        """Return the site of the outermost graph that a layer alone reads, None if no layer makes it.
+
+        In between, channels may also be moved, as attention does with heads: by what
+        :mod:`transforms.channels.channel_layout` knows.
+        """
+        for node in _layers_before(layer.inputs[0]):
+            site = self._follow(node, self._members, moves=True)
+            if site is not None and len(site.read) == 1 and site.read[0].node is layer:
+                return site
+        return None
+
+    def _follow(
+        self, node: gs.Node, members: Container[int], *, moves: bool = False, gates: bool = False
+    ) -> Site | None:
+        """Follow the channels that a layer makes to the layers that read them.
+
+        ``moves``: channels may be moved in between; ``gates``: a gate may lie there.
+        """
+        path, tensor = self._start(node), node.outputs[0]
+        while path is not None and tensor is not None:
+            uses = walk.uses(tensor)
+            if not uses or id(tensor) in self._fixed or any(id(user) not in members for user, _ in uses):
+                return None
+            path.tensors.append(tensor)
+            if all(index == 0 and self._ends(path, user) for user, index in uses):
+                layout = None if path.layout is None else rows(path.layout)
+                read = [inputs_of(user) for user, _ in uses]
+                return Site(path.channels, path.tensors, path.made, read, layout, path.gate)
+            tensor = self._next(path, uses, moves) or (self._behind_gate(path, uses) if gates else None)
+        return None
+
+    def _start(self, node: gs.Node) -> _Path | None:
+        if not self._is_layer(node):
+            return None
+        weight, added = outputs_of(node), bias(node)
+        path = _Path(weight.channels, _image_rank(node), [weight])
+        return path if added is None or self._takes(path, PerChannel(node, 2, -1)) else None
+
+    def _ends(self, path: _Path, node: gs.Node) -> bool:
+        """Return whether the node is a layer that reads the channels as its inputs."""
+        if not self._is_layer(node) or node.attrs.get("transA", 0) or path.rank != _image_rank(node):
+            return False
+        repeat, rest = divmod(inputs_of(node).channels, path.channels)
+        is_row = path.layout is None or rows(path.layout) is not None
+        return is_row and not rest and (repeat == 1 or path.is_flattened)
+
+    def _next(self, path: _Path, uses: Sequence[tuple[gs.Node, int]], moves: bool) -> gs.Tensor | None:
+        """Return what the one node that reads a tensor makes of it, None if factors cannot pass that."""
+        node, index = uses[0]
+        if len(uses) > 1 or not self._is_known(node):
+            return None
+        passes = self._passes(path, node, index) or (moves and _moves(path, node, index))
+        return node.outputs[0] if passes else None
+
+    def _passes(self, path: _Path, node: gs.Node, index: int) -> bool:
+        """Return whether the node commutes with a factor for each channel, and note constants to scale."""
+        others = [i for i in range(len(node.inputs)) if i != index]
+        if node.op in _WITH_CONSTANT:
+            axis = -1 if path.rank is None else 1 - path.rank
+            return len(others) == 1 and self._takes(path, PerChannel(node, others[0], axis))
+        if node.op == "Flatten" and path.rank is not None and node.attrs.get("axis", 1) == 1:
+            path.rank, path.is_flattened = None, True
+            return True
+        is_homogeneous = node.op in _HOMOGENEOUS and all(walk.is_given(node.inputs[i]) for i in others)
+        return index == 0 and (is_homogeneous or (node.op in _POOLS and path.rank is not None))
+
+    def _takes(self, path: _Path, held: PerChannel) -> bool:
+        """Return whether a constant beside the channels can be scaled with them, and note it."""
+        tensor = held.constant
+        if path.layout is not None or path.is_flattened or not self._is_own(tensor):
+            return False
+        if (path.rank and len(tensor.shape) > path.rank) or held.channels not in (1, path.channels):
+            return False
+        if held.is_offset and masks_in(tensor.values).any():
+            return False
+        path.made.append(held)
+        return True
+
+    def _behind_gate(self, path: _Path, uses: Sequence[tuple[gs.Node, int]]) -> gs.Tensor | None:
+        """Return the product of a tensor and a bounded function of it, and note the gate that makes that."""
+        users = [node for node, _ in uses]
+        if path.gate is not None or not all(map(self._is_known, users)):
+            return None
+        by_op = {node.op: node for node in users}
+        if [*by_op] == ["HardSwish"] and len(users) == 1:
+            path.gate = users[0]
+            return users[0].outputs[0]
+        gates = [node for op, node in by_op.items() if op in _GATES]
+        if len(users) != 2 or len(gates) != 1 or "Mul" not in by_op:
+            return None
+        factor, product = gates[0].outputs[0], by_op["Mul"]
+        is_own = id(factor) not in self._fixed and walk.is_read_once(factor)
+        if not is_own or not any(tensor is factor for tensor in product.inputs):
+            return None
+        path.gate = gates[0]
+        return product.outputs[0]
+
+    def _is_layer(self, node: gs.Node) -> bool:
+        if not is_dot_product(node) or node in self._exclude or not self._is_own(node.inputs[1]):
+            return False
+        shape = node.inputs[1].shape
+        return 0 not in shape and (node.op in CONVOLUTIONS or len(shape) == 2)
+
+    def _is_known(self, node: gs.Node) -> bool:
+        return node not in self._exclude and node.domain in STANDARD_DOMAINS
+
+    def _is_own(self, tensor: gs.Tensor) -> bool:
+        is_stored = isinstance(tensor, gs.Constant) and id(tensor) not in self._fixed
+        return is_stored and dtypes.is_type(tensor, dtypes.FLOAT) and walk.is_read_once(tensor)
+
+
+def _moves(path: _Path, node: gs.Node, index: int) -> bool:
+    """Return whether the node moves channels, and note where they lie then."""
+    if path.rank is not None or path.is_flattened:
+        return False
+    path.layout = moved(node, index, np.arange(path.channels) if path.layout is None else path.layout)
+    return path.layout is not None
+
+
+def _image_rank(node: gs.Node) -> int | None:
+    """Return the rank of the images that a convolution makes; None for rows of features."""
+    return len(node.inputs[1].shape) if node.op in CONVOLUTIONS else None
+
+
+def _layers_before(tensor: gs.Tensor) -> Iterator[gs.Node]:
+    """Yield the layers with constant weights of whose results a tensor is made without another layer."""
+    between = _HOMOGENEOUS | _WITH_CONSTANT | MOVING
+    passed = walk.makers([tensor], lambda node: node.op in between and not _has_weight(node))
+    for one in (tensor, *(read for node in passed.values() for read in node.inputs)):
+        producer = walk.producer(one)
+        if producer is not None and _has_weight(producer):
+            yield producer
+
+
+def _has_weight(node: gs.Node) -> bool:
+    return is_dot_product(node) and isinstance(node.inputs[1], gs.Constant)
