@@ -81,10 +81,10 @@ def _rotate(edits: Edits, states: RotatedStates) -> None:
         become_constant(table, derived(table._values, partial(rotated, axis=-1), np.float32))
     for node, _ in copies:
         edits.change(node, 1, partial(_read_rotated, inputs_of(node), None))
-    for node, index in states.scales:
-        edits.change(node, index, np.ones_like)
-    for node, index in states.biases:
-        edits.change(node, index, np.zeros_like)
+    for held in states.scales:
+        edits.change(held.node, held.index, np.ones_like)
+    for held in states.biases:
+        edits.change(held.node, held.index, np.zeros_like)
     edits.insertions.place(edits.graph)
 
 
