@@ -167,9 +167,9 @@ def test_heads_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     weight[3] *= 30
     grid, squares = QuantSpec(FORMATS["int8"], symmetric=True, axis=1), random.random(CHANNELS)
     factors, own = np.float64(2) ** random.integers(0, 4, CHANNELS), np.array([3, 7])
-    whole = LayerWeights.of(weight, grid).error(squares, factors, own)
+    whole = LayerWeights(weight, grid).error(squares, factors, own)
     monkeypatch.setattr("transforms.channels.propose_moves._COLUMNS", 7)
-    assert LayerWeights.of(weight, grid).error(squares, factors, own) == whole
+    assert LayerWeights(weight, grid).error(squares, factors, own) == whole
 
 
 def test_too_few_samples_move_nothing() -> None:

@@ -20,6 +20,7 @@ from transforms.channels.factors import as_move, lowered, smoothed
 from transforms.channels.per_channel import inputs_of
 from transforms.channels.product_sites import layers_on, product_site
 from transforms.channels.rounding_errors import rounding_error
+from transforms.channels.shared_weights import groups
 from transforms.channels.sites import SiteFinder
 from transforms.graph import walk
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
@@ -43,7 +44,6 @@ _COLUMNS = 1 << 13
 Channels = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
 class LayerWeights:
     """What of a weight [channels, outputs] the errors depend on: its numbers, the grid, norms of rows.
 
@@ -51,22 +51,14 @@ class LayerWeights:
     magnitude of each channel.
     """
 
-    numbers: Float32Array
-    grid: QuantSpec
-    norms: Float64Array
-    largest: Float32Array
-    peaks: Channels
-    ranges: Float32Array
-
-    @classmethod
-    def of(cls, rows: Float32Array, grid: QuantSpec) -> LayerWeights:
-        """Measure a weight whose channels are on the first axis."""
-        norms = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
-        sizes = ((size.argmax(0), size.max(1)) for size in map(np.abs, _parts(rows)))
-        peaks_of, ranges_of = zip(*sizes, strict=True)
-        peaks, ranges = np.concatenate(peaks_of), np.max(ranges_of, axis=0)
-        largest = np.abs(np.take_along_axis(rows, peaks[None], 0)[0])
-        return cls(rows, grid, norms, largest, peaks, ranges)
+    def __init__(self, numbers: Float32Array, grid: QuantSpec) -> None:
+        """Measure a weight."""
+        self.numbers, self.grid = numbers, grid
+        self.norms: Float64Array = np.einsum("ij,ij->i", numbers, numbers, dtype=np.float64)
+        sizes = ((size.argmax(0), size.max(1)) for size in map(np.abs, _parts(numbers)))
+        peaks, ranges = zip(*sizes, strict=True)
+        self.peaks, self.ranges = np.concatenate(peaks), np.max(ranges, axis=0)
+        self.largest = np.abs(np.take_along_axis(numbers, self.peaks[None], 0)[0])
 
     def error(self, squares: Float64Array, factors: Float64Array, own: Channels) -> float:
         """Return the mean squared error of what the layer makes that rounding the weight causes.
@@ -142,7 +134,7 @@ class Operand:
     def weights(self) -> list[LayerWeights]:
         """What errors depend on of the layers' weights, which must not change while moves are looked for."""
         pairs = zip(self.layers, self.weight_grids, strict=True)
-        return [LayerWeights.of(np.asarray(inputs_of(n).rows(n.inputs[1].values)), grid) for n, grid in pairs]
+        return [LayerWeights(inputs_of(node).rows(node.inputs[1].values), grid) for node, grid in pairs]
 
 
 def find_operands(plan: QuantizationPlan) -> list[Operand]:
@@ -206,7 +198,7 @@ def propose_moves(
     have one move, or none.
     """
     found = {}
-    for group in _groups(operands):
+    for group in groups(operands):
         halves = [_halves(rows[operand.tensor.name]) for operand in group]
         if all(halves):
             move = _choose(group, halves, clips=clips)
@@ -221,15 +213,6 @@ def _halves(samples: Sequence[Float32Array]) -> list[Float32Array]:
     """Return the rows of every other sample, and of those between; nothing where they are too few."""
     halves = [np.concatenate(samples[half::2]) for half in range(2)] if len(samples) > 1 else []
     return halves if all(len(half) >= _LEAST_ROWS and np.isfinite(half).all() for half in halves) else []
-
-
-def _groups(operands: Sequence[Operand]) -> Sequence[Sequence[Operand]]:
-    """Return operands in groups that move alike: one in each where no other node reads a weight of theirs."""
-    if all(walk.is_read_once(node.inputs[1]) for operand in operands for node in operand.layers):
-        return [[operand] for operand in operands]
-    from transforms.channels.shared_weights import groups
-
-    return groups(operands)
 
 
 def _choose(
@@ -277,8 +260,8 @@ def total_error(move: OutlierMove, rows: Sequence[Float32Array], operand: Operan
 
     ``rows`` [rows, channels] of the operand: those that give the range, and those that are held out.
     """
-    factors, own = np.ones(rows[0].shape[1]), np.array(move.own, np.int64)
-    factors[list(move.exponents)] = [2.0**exponent for exponent in move.exponents.values()]
+    exponents, own = move.of_channels(operand.tensor.name, rows[0].shape[1]), np.array(move.own, np.int64)
+    factors = np.ldexp(1.0, exponents)
     squares = channel_sums(rows[1], 1)[1] / max(1, len(rows[1]))
     rounded = sum(weight.error(squares, factors, own) for weight in operand.weights)
     norms = np.sum([weight.norms for weight in operand.weights], axis=0) * factors**2

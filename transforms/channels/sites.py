@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.channels.channel_layout import MOVING, Layout, moved, rows
+from transforms.channels.channel_layout import MOVING, Layout, layout_of, moved, rows
 from transforms.channels.edits import Change
 from transforms.channels.per_channel import Exponents, PerChannel, inputs_of, outputs_of
 from transforms.graph import dtypes, walk
@@ -223,7 +223,8 @@ def _moves(path: _Path, node: gs.Node, index: int) -> bool:
     """Return whether the node moves channels, and note where they lie then."""
     if path.rank is not None or path.is_flattened:
         return False
-    path.layout = moved(node, index, np.arange(path.channels) if path.layout is None else path.layout)
+    layout = layout_of(path.tensors[-1], path.channels) if path.layout is None else path.layout
+    path.layout = None if layout is None else moved(node, index, layout)
     return path.layout is not None
 
 
