@@ -10,8 +10,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.channels.edits import Edits, scaled
 from transforms.channels.factors import evened_out, without_outliers
-from transforms.channels.per_channel import Exponents, PerChannel, Ranges, inputs_of
-from transforms.graph import dtypes, walk
+from transforms.channels.per_channel import Exponents, PerChannel, Ranges, inputs_of, is_stored
+from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product, sum_axis
 from transforms.graph.rewire import position
 from transforms.graph.selection import Choice, Exclusion, resolve
@@ -63,10 +63,10 @@ def balance_channels(
 
 def _has_weight(node: gs.Node, given: Container[int]) -> bool:
     """Return whether a node is a dot product with a stored float32 matrix, or several."""
-    if not is_dot_product(node) or not isinstance(node.inputs[1], gs.Constant) or id(node.inputs[1]) in given:
+    if not is_dot_product(node) or not is_stored(node.inputs[1], given):
         return False
     shape = node.inputs[1].shape
-    return dtypes.is_type(node.inputs[1], dtypes.FLOAT) and len(shape) > 1 and 0 not in shape
+    return len(shape) > 1 and 0 not in shape
 
 
 def _of_live_channels(rule: Callable[[Ranges], Exponents], weight: PerChannel) -> Exponents:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.channels.edits import Change, scale
-from transforms.channels.per_channel import Exponents, PerChannel, Ranges
+from transforms.channels.edits import scale
+from transforms.channels.per_channel import Exponents, Ranges
 from transforms.channels.sites import Site, SiteFinder
 from transforms.graph import walk
 from transforms.graph.selection import Choice, Exclusion, resolve
@@ -34,18 +34,26 @@ def equalize_layers(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Ex
     across a Clip, whose bounds are the same for all channels, across masks that are added, at sums of layers,
     at tensors with several consumers, and with weights that are used elsewhere.
     """
-    finder = SiteFinder(graph, resolve(exclude, graph, nodes))
-    return sum(_equalize(finder.pairs(inner)) for inner in walk.graphs(graph))
+    left, ends = resolve(exclude, graph, nodes), walk.ends(graph)
+    return sum(_equalize(SiteFinder(inner, left, ends).pairs()) for inner in walk.graphs(graph))
 
 
 def _equalize(sites: list[Site]) -> int:
-    tables: dict[int, Ranges] = {}
+    weights = {id(held.constant): held.constant for site in sites for held in (site.made[0], site.read[0])}
+    tables = {key: _magnitudes(weight) for key, weight in weights.items()}
     pairs = [_Pair(site, tables) for site in sites]
     if all(_is_alike(pair) for pair in pairs):
         return 0
     _settle(pairs)
-    scale(change for pair in pairs for change in pair.changes())
+    divided = [change for pair in pairs for change in pair.site.divided(pair.shift)]
+    scale([*divided, *((pair.site.read[0], pair.shift) for pair in pairs)])
     return sum(bool(pair.shift.any()) for pair in pairs)
+
+
+def _magnitudes(weight: gs.Constant) -> Ranges:
+    """Return the magnitudes of a weight, the largest of the taps of a convolution, along the same axes."""
+    taps = tuple(range(2, len(weight.shape)))
+    return np.abs(weight.values).max(axis=taps, keepdims=True, initial=0).astype(np.float64)
 
 
 class _Pair:
@@ -55,27 +63,20 @@ class _Pair:
     """
 
     def __init__(self, site: Site, tables: dict[int, Ranges]) -> None:
-        """Measure both weights, and the offsets of the channels."""
-        self.site, self.shift, self._tables = site, np.zeros(site.channels, np.int64), tables
-        for held in (site.made[0], site.read[0]):
-            if id(held.constant) not in tables:
-                taps = tuple(range(2, len(held.constant.shape)))
-                largest = np.abs(held.constant.values).max(axis=taps, keepdims=True, initial=0)
-                tables[id(held.constant)] = largest.astype(np.float64)
+        """Start without a shift."""
+        self.site, self.shift = site, np.zeros(site.channels, np.int64)
+        self._weights = [(held, tables[id(held.constant)]) for held in (site.made[0], site.read[0])]
         added = [held.ranges(held.constant.values) for held in site.made if held.is_offset]
         self._offsets = sum(added, np.zeros(site.channels))
-
-    def _ranges(self, held: PerChannel) -> Ranges:
-        """Return the largest weight of each channel; several inputs may be one after a Flatten."""
-        ranges = held.ranges(self._tables[id(held.constant)])
-        return ranges.reshape(self.site.channels, -1).max(axis=1)
 
     def ratios(self) -> Ranges:
         """Return the binary logarithm of each channel's range in the first layer over that in the second.
 
-        NaN if one of them is out of the limits, or there is none.
+        NaN if one of them is out of the limits, or there is none. After a Flatten several inputs are one
+        channel.
         """
-        ranges = np.array([self._ranges(held) for held in (self.site.made[0], self.site.read[0])])
+        of_inputs = [held.ranges(table).reshape(self.site.channels, -1) for held, table in self._weights]
+        ranges = np.array([some.max(axis=1) for some in of_inputs])
         ranges[:, (ranges.min(axis=0) < _LEAST) | (ranges.max(axis=0) > _LARGEST)] = np.nan
         first, second = np.log2(ranges)
         return first - second
@@ -88,13 +89,8 @@ class _Pair:
     def scale(self, shift: Exponents) -> None:
         """Divide the channels between the layers by further powers of two."""
         self.shift += shift
-        for held, exponents in ((self.site.made[0], -shift), (self.site.read[0], shift)):
-            table = self._tables[id(held.constant)]
+        for (held, table), exponents in zip(self._weights, (-shift, shift), strict=True):
             np.ldexp(table, held.laid(exponents), out=table)
-
-    def changes(self) -> list[Change]:
-        """Return what the shift changes on both sides."""
-        return [*self.site.divided(self.shift), (self.site.read[0], self.shift)]
 
 
 def _is_alike(pair: _Pair) -> bool:

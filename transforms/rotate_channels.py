@@ -24,7 +24,7 @@ import onnx_graphsurgeon as gs
 from ops.array_types import Float32Array, Float64Array
 from transforms.channels.edits import Edits
 from transforms.channels.hadamard import rotated
-from transforms.channels.per_channel import PerChannel, inputs_of, outputs_of
+from transforms.channels.per_channel import PerChannel, inputs_of, is_stored, outputs_of
 from transforms.features.language.rotated_states import Affine, NotRotatableError, RotatedStates
 from transforms.graph import dtypes, walk
 from transforms.graph.embeddings import tables
@@ -116,10 +116,10 @@ def _add_bias(edits: Edits, states: RotatedStates, node: gs.Node, bias: Float64A
     result = node.outputs[0]
     uses = walk.uses(result)
     places = [(node, 2, beta)] if onnx_op(node) == "Gemm" and beta and len(node.inputs) > 2 else []
-    if len(uses) == 1 and id(result) not in edits.fixed and onnx_op(uses[0][0]) == "Add":
+    if len(uses) == 1 and id(result) not in edits.ends and onnx_op(uses[0][0]) == "Add":
         places.append((uses[0][0], 1 - uses[0][1], 1.0))
     for user, index, factor in places:
-        if edits.is_stored(user.inputs[index]) and tuple(user.inputs[index].shape) == (len(added),):
+        if is_stored(user.inputs[index], edits.ends) and tuple(user.inputs[index].shape) == (len(added),):
             edits.change(user, index, partial(_sum, added / factor))
             return
     is_written = any(node is held.node for held in states.written)

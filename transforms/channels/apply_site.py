@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Mapping
+
 import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
@@ -11,22 +14,43 @@ from transforms.channels.own_products import MovedWeights, add_products
 from transforms.channels.per_channel import Exponents, PerChannel
 from transforms.channels.sites import Site
 from transforms.graph import dtypes
+from transforms.scheme.outlier_move import OutlierMove
+
+log = logging.getLogger(__name__)
 
 Channels = NDArray[np.int64]
-NONE = np.zeros(0, np.int64)
-
 
 _ALPHA, _BETA = 1 / 6, 0.5  # of the HardSigmoid in a HardSwish
 
 
-def apply_site(
-    edits: Edits, site: Site, exponents: Exponents, own: Channels = NONE, made: MovedWeights | None = None
-) -> None:
-    """Divide the channels of a site by powers of two, and give ``own`` ones products of their own.
+def move_channels(
+    graph: gs.Graph,
+    moves: Mapping[str, OutlierMove],
+    site_of: Callable[[str, OutlierMove], Site | None],
+    made: MovedWeights | None = None,
+) -> int:
+    """Move channels of tensors, by name, where ``site_of`` finds a site; return how many tensors.
 
-    ``made``: what was made of weights that several layers read.
+    ``made``: what was made of weights that several layers read. ValueError for a channel that is not there.
     """
+    edits, count = Edits(graph, "move"), 0
     made = {} if made is None else made
+    try:
+        for name, move in moves.items():
+            site = site_of(name, move)
+            if site is not None:
+                exponents = move.of_channels(name, site.channels)
+                apply_site(edits, site, exponents, np.array(move.own, np.int64), made)
+                count += 1
+            else:
+                log.debug("'%s': no channels that can be moved", name)
+    finally:
+        edits.insertions.place(graph)
+    return count
+
+
+def apply_site(edits: Edits, site: Site, exponents: Exponents, own: Channels, made: MovedWeights) -> None:
+    """Divide the channels of a site by powers of two, and give ``own`` ones products of their own."""
     if site.gate is not None:
         _restore(edits, site, site.gate, exponents)
     source = site.tensor

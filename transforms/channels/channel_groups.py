@@ -15,8 +15,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms.channels.per_channel import PerChannel, inputs_of, outputs_of
-from transforms.graph import dtypes, walk
+from transforms.channels.per_channel import PerChannel, inputs_of, is_stored, outputs_of
+from transforms.graph import walk
 from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.rewire import STANDARD_DOMAINS
 
@@ -144,14 +144,14 @@ class _Search:
         if len(made.shape) < (2 if kind == ROWS else 3):
             return False
         for index, tensor in enumerate(node.inputs):
-            if isinstance(tensor, gs.Constant):
-                if not self._hold((id(made), kind), PerChannel(node, index, axis)):
-                    return False
-            elif not tensor.is_empty():
+            if walk.is_given(tensor):
+                is_tied = self._hold((id(made), kind), PerChannel(node, index, axis))
+            else:
                 channels = tensor.shape[axis] if len(tensor.shape or ()) >= -axis else None
-                if channels is None or channels != made.shape[axis]:
-                    return False
+                is_tied = channels is not None and channels == made.shape[axis]
                 self._tie((id(made), kind), (id(tensor), kind))
+            if not is_tied:
+                return False
         return True
 
     def _hold(self, key: Key, held: PerChannel) -> bool:
@@ -164,10 +164,8 @@ class _Search:
         return is_own
 
     def _is_own(self, tensor: gs.Tensor) -> bool:
-        is_stored = isinstance(tensor, gs.Constant) and id(tensor) not in self._fixed
-        if not is_stored or not dtypes.is_type(tensor, dtypes.FLOAT) or not walk.is_read_once(tensor):
-            return False
-        return tuple(sorted(tensor.shape)) not in self._tables  # a head may be tied to one, turned or not
+        is_own = is_stored(tensor, self._fixed) and walk.is_read_once(tensor)
+        return is_own and tuple(sorted(tensor.shape)) not in self._tables  # whose head may be tied to one
 
     def _tie(self, first: Key, second: Key) -> None:
         self._leaders[self._leader(second)] = self._leader(first)

@@ -25,12 +25,7 @@ class Edits:
     def __init__(self, graph: gs.Graph, verb: str) -> None:
         """Note the names in use, and what must not change: inputs and outputs."""
         self.graph, self.names, self.insertions = graph, walk.Names(graph), Insertions()
-        self.fixed, self._verb = walk.ends(graph), verb
-
-    def is_stored(self, tensor: gs.Tensor) -> bool:
-        """Return whether a tensor is a float32 initializer that is no input or output of a graph."""
-        is_initializer = isinstance(tensor, gs.Constant) and id(tensor) not in self.fixed
-        return is_initializer and dtypes.is_type(tensor, dtypes.FLOAT)
+        self.ends, self._verb = walk.ends(graph), verb
 
     def change(self, node: gs.Node, index: int, compute: Callable[[Any], NDArray[np.float32]]) -> None:
         """Change an initializer that a node reads; the node gets its own copy if others read it too.
@@ -39,7 +34,7 @@ class Edits:
         """
         old = node.inputs[index]
         values = derived(old._values, compute, np.float32)
-        if walk.is_read_once(old) and id(old) not in self.fixed:
+        if walk.is_read_once(old) and id(old) not in self.ends:
             become_constant(old, values)
         else:
             node.inputs[index] = constant(self.names.derive(old.name, f"{self._verb}d"), values)

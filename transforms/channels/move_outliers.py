@@ -16,21 +16,16 @@ samples. Beyond the paper, few channels may leave the tensor for a product of th
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
-import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.channels.apply_site import apply_site
-from transforms.channels.edits import Edits
+from transforms.channels.apply_site import move_channels
 from transforms.channels.own_products import MovedWeights
 from transforms.channels.product_sites import layers_on, product_site
-from transforms.channels.sites import SiteFinder
+from transforms.channels.sites import Site, SiteFinder
 from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.scheme.outlier_move import OutlierMove
-
-log = logging.getLogger(__name__)
 
 
 def move_outliers(
@@ -65,19 +60,13 @@ def move_outliers(
     not have.
     """
     left, members = resolve(exclude, graph, nodes), {id(node) for node in graph.nodes}
-    edits, finder = Edits(graph, "move"), SiteFinder(graph)
+    finder = SiteFinder(graph)
     tensors = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}
-    made, count = {} if made is None else made, 0
-    for name, move in moves.items():
+
+    def _site(name: str, move: OutlierMove) -> Site | None:
         read = layers_on(tensors[name]) if name in tensors else []
         layers = [node for node in read if node not in left and id(node) in members]
         layers = [node for node in layers if not move.own or node.attrs.get("alpha", 1.0) == 1]
-        if not layers:
-            log.debug("'%s': no layers whose outliers can be moved", name)
-            continue
-        site = product_site(finder, tensors[name], layers)
-        exponents = move.of_channels(name, site.channels)
-        apply_site(edits, site, exponents, np.array(move.own, np.int64), made)
-        count += 1
-    edits.insertions.place(graph)
-    return count
+        return product_site(finder, tensors[name], layers) if layers else None
+
+    return move_channels(graph, moves, _site, made)

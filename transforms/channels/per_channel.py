@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
+from transforms.graph import dtypes
 from transforms.graph.dot_products import sum_axis
 
 Exponents = NDArray[np.int64]
@@ -65,6 +67,12 @@ class PerChannel:
         others = tuple(axis for axis in range(1, parts.ndim) if axis != parts.ndim + self.axis)
         largest = np.maximum(parts.max(others, initial=0), -parts.min(others, initial=0))
         return largest.reshape(-1).astype(np.float64)
+
+
+def is_stored(tensor: gs.Tensor, ends: Container[int]) -> bool:
+    """Return whether a tensor is a float32 initializer, and none of the inputs and outputs of graphs."""
+    is_initializer = isinstance(tensor, gs.Constant) and id(tensor) not in ends
+    return is_initializer and dtypes.is_type(tensor, dtypes.FLOAT)
 
 
 def inputs_of(node: gs.Node) -> PerChannel:

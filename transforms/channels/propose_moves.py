@@ -45,20 +45,16 @@ Channels = NDArray[np.int64]
 
 
 class LayerWeights:
-    """What of a weight [channels, outputs] the errors depend on: its numbers, the grid, norms of rows.
+    """What of a weight [channels, outputs] the errors depend on: its numbers, and the grid.
 
-    ``largest``: magnitudes of each output, and ``peaks`` the channels that have them; ``ranges``: the largest
-    magnitude of each channel.
+    ``norms``: sums of squares of each channel; ``ranges``: its largest magnitude.
     """
 
     def __init__(self, numbers: Float32Array, grid: QuantSpec) -> None:
         """Measure a weight."""
         self.numbers, self.grid = numbers, grid
         self.norms: Float64Array = np.einsum("ij,ij->i", numbers, numbers, dtype=np.float64)
-        sizes = ((size.argmax(0), size.max(1)) for size in map(np.abs, _parts(numbers)))
-        peaks, ranges = zip(*sizes, strict=True)
-        self.peaks, self.ranges = np.concatenate(peaks), np.max(ranges, axis=0)
-        self.largest = np.abs(np.take_along_axis(numbers, self.peaks[None], 0)[0])
+        self.ranges = np.max([np.abs(part).max(1) for part in _parts(numbers)], axis=0)
 
     def error(self, squares: Float64Array, factors: Float64Array, own: Channels) -> float:
         """Return the mean squared error of what the layer makes that rounding the weight causes.
@@ -67,7 +63,10 @@ class LayerWeights:
         ``own`` channels stay out of it. An error that is spread evenly over a step s has the mean square
         s^2 / 12.
         """
-        largest = self._of_pairs(factors, own) if self.grid.pairs else self._of_numbers(factors, own)
+        by = factors.astype(np.float32)
+        by[own] = 0
+        parts = [self._largest(part * by[:, None]) for part in _parts(self.numbers)]
+        largest = np.concatenate(parts).astype(np.float64)
         if self.grid.axis is None:
             largest = np.full_like(largest, _CLIPPED * largest.max())
         steps = largest / self.grid.format.highest
@@ -75,37 +74,13 @@ class LayerWeights:
         kept[own] = 0
         return float(np.square(steps).sum() / 12 * kept.sum())
 
-    def _of_numbers(self, factors: Float64Array, own: Channels) -> Float64Array:
-        """Return the largest magnitude of each output of a weight that is multiplied with factors."""
-        largest = self._largest_without(own)
-        raised = np.flatnonzero(factors != 1)
-        by = factors[raised, None].astype(np.float32)
-        scaled = [(np.abs(part[raised]) * by).max(0, initial=0) for part in _parts(self.numbers)]
-        return np.maximum(largest, np.concatenate(scaled)).astype(np.float64)
-
-    def _of_pairs(self, factors: Float64Array, own: Channels) -> Float64Array:
-        """Return the same where sums of neighbours give the scale, if they are larger."""
-        kept = factors.astype(np.float32)
-        kept[own] = 0
-        largest = []
-        for part in _parts(self.numbers):
-            scaled = part * kept[:, None]
-            highest = np.float32(self.grid.format.highest)
-            scales = np.abs(scaled).max(0, initial=0) / highest
-            largest.append(paired_scale(scaled, scales, (0,), 1) * highest)
-        return np.concatenate(largest).astype(np.float64)
-
-    def _largest_without(self, own: Channels) -> Float32Array:
-        """Return the largest magnitude of each output, some channels left out."""
-        if not len(own):
-            return self.largest
-        other = np.isin(self.peaks, own)
-        largest = self.largest.copy()
-        places = np.flatnonzero(other)
-        for first in range(0, len(places), _COLUMNS):
-            some = places[first : first + _COLUMNS]
-            largest[some] = np.abs(np.delete(self.numbers[:, some], own, 0)).max(0, initial=0)
-        return largest
+    def _largest(self, numbers: Float32Array) -> Float32Array:
+        """Return the largest magnitude of each output, or of sums of neighbours if these give the scale."""
+        largest = np.maximum(numbers.max(0, initial=0), -numbers.min(0, initial=0))
+        if not self.grid.pairs:
+            return largest
+        highest = np.float32(self.grid.format.highest)
+        return paired_scale(numbers, largest / highest, (0,), 1) * highest
 
 
 def _parts(numbers: Float32Array) -> Iterator[Float32Array]:

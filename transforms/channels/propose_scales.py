@@ -8,7 +8,7 @@ square of each channel. Unseen samples hold larger numbers: every channel gets h
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +51,7 @@ class ChannelSizes:
 
 def find_sites(graph: gs.Graph, *, exclude: Exclusion = None) -> list[Site]:
     """Return the tensors between convolutions whose channels can be scaled."""
-    return SiteFinder(graph, resolve(exclude, graph)).between_convolutions(graph)
+    return SiteFinder(graph, resolve(exclude, graph)).between_convolutions()
 
 
 def sizes_of(sites: Sequence[Site]) -> dict[str, ChannelSizes]:
@@ -88,7 +88,7 @@ def _move(site: Site, sizes: Mapping[str, ChannelSizes], levels: tuple[float, fl
         return None
     squares = np.asarray(read.squares) / read.samples
     ranges = [np.asarray(one.largest, np.float64) for one in ((read, gated) if site.gate else (read,))]
-    layers = [_Layer.of(weight.node, site.channels, levels[1]) for weight in site.read]
+    errors = [_error_of(weight.node, squares, levels[1]) for weight in site.read]
 
     def _error(exponents: Exponents) -> float:
         factors = np.exp2(-exponents)
@@ -96,12 +96,34 @@ def _move(site: Site, sizes: Mapping[str, ChannelSizes], levels: tuple[float, fl
             share * ((factors * each).max() / levels[0]) ** 2
             for each, share in zip(ranges, (1.0, _GATED), strict=False)
         )
-        return float(sum(layer.error(factors, steps, squares) for layer in layers))
+        return float(sum(error(factors, steps) for error in errors))
 
     least = min((raised(each, share) for each in ranges for share in _SHARES), key=_error)
     gain = 10 ** ((_LEAST_GATED if site.gate else _LEAST) / 10)
     is_worth = _error(least) * gain <= _error(np.zeros(site.channels, np.int64))
     return as_move(least) if is_worth else None
+
+
+def _error_of(node: gs.Node, squares: Float64Array, levels: float) -> Callable[[Float64Array, float], float]:
+    """Return the squared error of a layer's results by that of their size.
+
+    It is a function of the factors of the channels that it reads, and of the squared step of these numbers.
+    ``squares``: mean squares of channels; ``levels``: steps of a weight from zero to the largest number.
+    """
+    view = _weight_view(node)  # of which several inputs may be one channel, after a Flatten
+    weights = view.reshape(*view.shape[:2], len(squares) // len(view), -1)
+    of_weights = np.square(weights, dtype=np.float64).sum(axis=(1, 3)).reshape(-1)
+    largest = np.abs(weights).max(axis=3).astype(np.float64)
+    taps, shape = weights.shape[3], (largest.shape[0], 1, largest.shape[2])
+    signal = float(of_weights @ squares)
+
+    def _error(factors: Float64Array, steps: float) -> float:
+        rounding = np.square((largest / factors.reshape(shape)).max(axis=2) / levels).sum(axis=1)
+        inputs = (factors**2 * squares).reshape(shape).sum(axis=(1, 2)) * taps
+        error = steps * float((of_weights / factors**2).sum()) + float(rounding @ inputs)
+        return error / signal if signal > 0 else 0.0
+
+    return _error
 
 
 def _weight_view(node: gs.Node) -> NDArray[np.float32]:
@@ -112,36 +134,3 @@ def _weight_view(node: gs.Node) -> NDArray[np.float32]:
     groups = int(node.attrs.get("group", 1))
     view = values.reshape(groups, -1, values.shape[1], math.prod(values.shape[2:]))
     return view if node.op == "Conv" else view.swapaxes(1, 2)
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """The weight of a layer: ``squares`` [channels] summed over all outputs, and ``largest`` [groups,
-    outputs, inputs] of ``taps`` numbers each; ``levels``: its steps from zero to the largest number.
-    """
-
-    squares: Float64Array
-    largest: Float64Array
-    taps: int
-    levels: float
-
-    @classmethod
-    def of(cls, node: gs.Node, channels: int, levels: float) -> _Layer:
-        """Measure the weight of a node; several of its inputs may be one channel, after a Flatten."""
-        view = _weight_view(node)
-        values = view.reshape(*view.shape[:2], channels // len(view), -1)
-        squares = np.square(values, dtype=np.float64).sum(axis=(1, 3)).reshape(-1)
-        return cls(squares, np.abs(values).max(axis=3).astype(np.float64), values.shape[3], levels)
-
-    def error(self, factors: Float64Array, steps: float, squares: Float64Array) -> float:
-        """Return the squared error of the results by that of their size.
-
-        ``factors``: of channels. ``steps``: squares of steps of what is read. ``squares``: mean squares of
-        the channels.
-        """
-        shape = self.largest.shape[0], 1, self.largest.shape[2]
-        weights = np.square((self.largest / factors.reshape(shape)).max(axis=2) / self.levels).sum(axis=1)
-        inputs = (factors**2 * squares).reshape(shape).sum(axis=(1, 2)) * self.taps
-        signal = float(self.squares @ squares)
-        error = steps * float((self.squares / factors**2).sum()) + float(weights @ inputs)
-        return error / signal if signal > 0 else 0.0

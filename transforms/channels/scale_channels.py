@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 import onnx_graphsurgeon as gs
 
-from transforms.channels.apply_site import apply_site
-from transforms.channels.edits import Edits
+from transforms.channels.apply_site import move_channels
 from transforms.channels.sites import SiteFinder
 from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.scheme.outlier_move import OutlierMove
-
-log = logging.getLogger(__name__)
 
 
 def scale_channels(
@@ -36,15 +32,6 @@ def scale_channels(
     Does nothing to other tensors, to moves with channels that get products of their own, and across nodes in
     ``exclude``. Raises ValueError for a channel that a tensor does not have.
     """
-    sites = SiteFinder(graph, resolve(exclude, graph, nodes)).between_convolutions(graph)
+    sites = SiteFinder(graph, resolve(exclude, graph, nodes)).between_convolutions()
     by_name = {str(site.tensor.name): site for site in sites}
-    edits, found = Edits(graph, "move"), []
-    for name, move in moves.items():
-        if name in by_name and not move.own:
-            found.append((by_name[name], move.of_channels(name, by_name[name].channels)))
-        else:
-            log.debug("'%s': no channels that lie between convolutions", name)
-    for site, exponents in found:
-        apply_site(edits, site, exponents)
-    edits.insertions.place(graph)
-    return len(found)
+    return move_channels(graph, moves, lambda name, move: None if move.own else by_name.get(name))

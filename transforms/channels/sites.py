@@ -10,8 +10,8 @@ import onnx_graphsurgeon as gs
 
 from transforms.channels.channel_layout import MOVING, Layout, layout_of, moved, rows
 from transforms.channels.edits import Change
-from transforms.channels.per_channel import Exponents, PerChannel, inputs_of, outputs_of
-from transforms.graph import dtypes, walk
+from transforms.channels.per_channel import Exponents, PerChannel, inputs_of, is_stored, outputs_of
+from transforms.graph import walk
 from transforms.graph.dot_products import bias, is_dot_product
 from transforms.graph.masks import masks_in
 from transforms.graph.rewire import STANDARD_DOMAINS
@@ -20,19 +20,19 @@ CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity"})
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 _WITH_CONSTANT = frozenset({"Add", "Min", "Max"})
-_GATES = frozenset({"Sigmoid", "HardSigmoid"})
+_GATES = ("HardSwish", "Sigmoid", "HardSigmoid")
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """As many ``channels`` of tensors, with the initializers that take factors for them in.
+    """Channels of tensors, and the initializers that take factors for them in.
 
-    ``tensors`` are scaled, in the order in which they are made; layers alone read the last one. ``made``:
-    what the channels are made with, and is divided by the factors; without any a Mul has to divide the
-    tensor. ``read``: the weights of the layers, which are multiplied. ``layout``: which channel of ``made``
-    each of the tensor is, where they were moved in between. ``gate``: what has to see the numbers as they
-    were, a Sigmoid or HardSigmoid that they are multiplied with, or a HardSwish. ``is_shared``: whether
-    others may read ``made``, copies of which are divided then.
+    ``channels``: their number. ``tensors``: what is scaled, in the order in which it is made; layers alone
+    read the last one. ``made``: what the channels are made with, which is divided by the factors; without any
+    a Mul has to divide the tensor. ``read``: the weights of the layers, which are multiplied. ``layout``:
+    which channel of ``made`` each of the tensor is, where they were moved in between. ``gate``: what has to
+    see the numbers as they were, a Sigmoid or HardSigmoid that they are multiplied with, or a HardSwish.
+    ``is_shared``: whether others may read ``made``, copies of which are divided then.
     """
 
     channels: int
@@ -76,7 +76,7 @@ class _Path:
 
 
 class SiteFinder:
-    """Finds sites in graphs, each by itself.
+    """Finds the sites of a graph, without those of graphs nested in it.
 
     Between the layers of a site lie only operators that commute with a positive factor for each channel:
     Relu, LeakyRelu, PRelu, pooling, Flatten, and sums with and bounds by constants, which are scaled as well.
@@ -84,44 +84,44 @@ class SiteFinder:
     no other reader.
     """
 
-    def __init__(self, model: gs.Graph, exclude: Container[gs.Node] = ()) -> None:
-        """Note the tensors that must not change in any graph: inputs, outputs, and nodes in ``exclude``."""
-        self._fixed, self._exclude = walk.ends(model), exclude
-        self._members = {id(node) for node in model.nodes}
+    def __init__(
+        self, graph: gs.Graph, exclude: Container[gs.Node] = (), ends: Container[int] | None = None
+    ) -> None:
+        """Note what must not change: nodes in ``exclude``, and tensors.
 
-    def pairs(self, graph: gs.Graph) -> list[Site]:
+        ``ends``: the inputs and outputs of all graphs of the model, those of this graph and in it by default.
+        """
+        self._fixed, self._exclude = walk.ends(graph) if ends is None else ends, exclude
+        self._nodes, self._members = graph.nodes, {id(node) for node in graph.nodes}
+
+    def pairs(self) -> list[Site]:
         """Return the sites that one layer reads, in the order of the layers that make them."""
-        members = {id(node) for node in graph.nodes}
-        sites = (self._follow(node, members) for node in graph.nodes)
+        sites = (self._follow(node) for node in self._nodes)
         return [site for site in sites if site is not None and len(site.read) == 1]
 
-    def between_convolutions(self, graph: gs.Graph) -> list[Site]:
+    def between_convolutions(self) -> list[Site]:
         """Return the sites that convolutions make; a gate may lie in between, and several layers may read."""
-        members = {id(node) for node in graph.nodes}
-        layers = (node for node in graph.nodes if node.op in CONVOLUTIONS)
-        sites = (self._follow(node, members, gates=True) for node in layers)
+        sites = (self._follow(node, gates=True) for node in self._nodes if node.op in CONVOLUTIONS)
         return [site for site in sites if site is not None]
 
     def may_change(self, tensor: gs.Tensor) -> bool:
-        """Return whether a node of the outermost graph makes a tensor, which is not an output of any."""
+        """Return whether a node of the graph makes a tensor, which is not an output."""
         producer = walk.producer(tensor)
         return producer is not None and id(producer) in self._members and id(tensor) not in self._fixed
 
     def before(self, layer: gs.Node) -> Site | None:
-        """Return the site of the outermost graph that a layer alone reads, None if no layer makes it.
+        """Return the site that a layer alone reads, None if no layer makes it.
 
         In between, channels may also be moved, as attention does with heads: by what
         :mod:`transforms.channels.channel_layout` knows.
         """
         for node in _layers_before(layer.inputs[0]):
-            site = self._follow(node, self._members, moves=True)
+            site = self._follow(node, moves=True)
             if site is not None and len(site.read) == 1 and site.read[0].node is layer:
                 return site
         return None
 
-    def _follow(
-        self, node: gs.Node, members: Container[int], *, moves: bool = False, gates: bool = False
-    ) -> Site | None:
+    def _follow(self, node: gs.Node, *, moves: bool = False, gates: bool = False) -> Site | None:
         """Follow the channels that a layer makes to the layers that read them.
 
         ``moves``: channels may be moved in between; ``gates``: a gate may lie there.
@@ -129,7 +129,11 @@ class SiteFinder:
         path, tensor = self._start(node), node.outputs[0]
         while path is not None and tensor is not None:
             uses = walk.uses(tensor)
-            if not uses or id(tensor) in self._fixed or any(id(user) not in members for user, _ in uses):
+            if (
+                not uses
+                or id(tensor) in self._fixed
+                or any(id(user) not in self._members for user, _ in uses)
+            ):
                 return None
             path.tensors.append(tensor)
             if all(index == 0 and self._ends(path, user) for user, index in uses):
@@ -188,22 +192,18 @@ class SiteFinder:
 
     def _behind_gate(self, path: _Path, uses: Sequence[tuple[gs.Node, int]]) -> gs.Tensor | None:
         """Return the product of a tensor and a bounded function of it, and note the gate that makes that."""
-        users = [node for node, _ in uses]
-        if path.gate is not None or not all(map(self._is_known, users)):
+        by_op = {node.op: node for node, _ in uses if self._is_known(node)}
+        gate = next((by_op[op] for op in _GATES if op in by_op), None)
+        if path.gate is not None or gate is None:
             return None
-        by_op = {node.op: node for node in users}
-        if [*by_op] == ["HardSwish"] and len(users) == 1:
-            path.gate = users[0]
-            return users[0].outputs[0]
-        gates = [node for op, node in by_op.items() if op in _GATES]
-        if len(users) != 2 or len(gates) != 1 or "Mul" not in by_op:
+        path.gate, factor = gate, gate.outputs[0]
+        if gate.op == "HardSwish":
+            return factor if len(uses) == 1 else None
+        is_own = walk.is_read_once(factor) and id(factor) not in self._fixed
+        if len(uses) != 2 or "Mul" not in by_op or not is_own:
             return None
-        factor, product = gates[0].outputs[0], by_op["Mul"]
-        is_own = id(factor) not in self._fixed and walk.is_read_once(factor)
-        if not is_own or not any(tensor is factor for tensor in product.inputs):
-            return None
-        path.gate = gates[0]
-        return product.outputs[0]
+        product = by_op["Mul"]
+        return product.outputs[0] if any(tensor is factor for tensor in product.inputs) else None
 
     def _is_layer(self, node: gs.Node) -> bool:
         if not is_dot_product(node) or node in self._exclude or not self._is_own(node.inputs[1]):
@@ -215,8 +215,7 @@ class SiteFinder:
         return node not in self._exclude and node.domain in STANDARD_DOMAINS
 
     def _is_own(self, tensor: gs.Tensor) -> bool:
-        is_stored = isinstance(tensor, gs.Constant) and id(tensor) not in self._fixed
-        return is_stored and dtypes.is_type(tensor, dtypes.FLOAT) and walk.is_read_once(tensor)
+        return is_stored(tensor, self._fixed) and walk.is_read_once(tensor)
 
 
 def _moves(path: _Path, node: gs.Node, index: int) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Float64Array
-from transforms.channels.per_channel import PerChannel, outputs_of
+from transforms.channels.per_channel import PerChannel, is_stored, outputs_of
 from transforms.features.language.kept_channels import keeps_channels
 from transforms.graph import walk
 from transforms.graph.constants import Constants
@@ -208,7 +208,7 @@ class RotatedStates:
     def _rotate_input(self, node: gs.Node, index: int) -> bool:
         """Rotate an addend, or rows that a node chooses, unless it is one number for each row."""
         tensor = node.inputs[index]
-        if self._is_stored(tensor) and tuple(tensor.shape)[-1:] == (self._width,):
+        if is_stored(tensor, self._ends) and tuple(tensor.shape)[-1:] == (self._width,):
             return self._write(PerChannel(node, index, -1))
         return self._is_row_factor(tensor) or self._follow(tensor)
 
@@ -216,7 +216,7 @@ class RotatedStates:
         """Note an initializer that makes rotated channels; return whether it has a number for each."""
         if not any(held.node is other.node and held.index == other.index for other in self.written):
             self.written.append(held)
-        return self._is_stored(held.constant) and held.channels == self._width
+        return is_stored(held.constant, self._ends) and held.channels == self._width
 
     def _is_summed(self, squares: gs.Tensor) -> bool:
         """Return whether of squares nothing is read but their sum over all channels."""
@@ -234,14 +234,11 @@ class RotatedStates:
 
     def _is_vector(self, tensor: gs.Tensor) -> bool:
         shape = tuple(tensor.shape or ())
-        return self._is_stored(tensor) and shape[-1:] == (self._width,) == (math.prod(shape),)
+        return is_stored(tensor, self._ends) and shape[-1:] == (self._width,) == (math.prod(shape),)
 
     def _is_weight(self, node: gs.Node) -> bool:
         weight = node.inputs[1]
-        return self._is_stored(weight) and len(weight.shape) == 2 and not is_table(weight)
-
-    def _is_stored(self, tensor: gs.Tensor) -> bool:
-        return isinstance(tensor, gs.Constant) and tensor.dtype == np.float32 and id(tensor) not in self._ends
+        return is_stored(weight, self._ends) and len(weight.shape) == 2 and not is_table(weight)
 
 
 def _vector(held: PerChannel) -> Float64Array:
