@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -10,9 +10,9 @@ import onnx_graphsurgeon as gs
 
 from transforms.channels.edits import Edits, scaled
 from transforms.channels.factors import evened_out, without_outliers
-from transforms.channels.per_channel import Exponents, PerChannel, Ranges, inputs_of, is_stored
+from transforms.channels.per_channel import Exponents, PerChannel, Ranges, has_weight, inputs_of
 from transforms.graph import walk
-from transforms.graph.dot_products import is_dot_product, sum_axis
+from transforms.graph.dot_products import sum_axis
 from transforms.graph.rewire import position
 from transforms.graph.selection import Choice, Exclusion, resolve
 
@@ -51,7 +51,7 @@ def balance_channels(
     given = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.inputs}
     count = 0
     for inner in walk.graphs(graph):
-        layers = [node for node in inner.nodes if node not in left and _has_weight(node, given)]
+        layers = [node for node in inner.nodes if node not in left and has_weight(node, given)]
         for node in layers:
             rule = next((divide for applies, divide in rules if applies(node)), np.zeros_like)
             exponents = _of_live_channels(rule, inputs_of(node))
@@ -59,14 +59,6 @@ def balance_channels(
                 _balance(edits, inner, inputs_of(node), exponents)
                 count += 1
     return count
-
-
-def _has_weight(node: gs.Node, given: Container[int]) -> bool:
-    """Return whether a node is a dot product with a stored float32 matrix, or several."""
-    if not is_dot_product(node) or not is_stored(node.inputs[1], given):
-        return False
-    shape = node.inputs[1].shape
-    return len(shape) > 1 and 0 not in shape
 
 
 def _of_live_channels(rule: Callable[[Ranges], Exponents], weight: PerChannel) -> Exponents:

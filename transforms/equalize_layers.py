@@ -6,7 +6,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from transforms.channels.edits import scale
-from transforms.channels.per_channel import Exponents, Ranges
+from transforms.channels.per_channel import Exponents, PerChannel, Ranges
 from transforms.channels.sites import Site, SiteFinder
 from transforms.graph import walk
 from transforms.graph.selection import Choice, Exclusion, resolve
@@ -39,8 +39,10 @@ def equalize_layers(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Ex
 
 
 def _equalize(sites: list[Site]) -> int:
-    weights = {id(held.constant): held.constant for site in sites for held in (site.made[0], site.read[0])}
-    tables = {key: _magnitudes(weight) for key, weight in weights.items()}
+    sides: dict[int, list[PerChannel]] = {}
+    for held in (held for site in sites for held in (site.made[0], site.read[0])):
+        sides.setdefault(id(held.constant), []).append(held)
+    tables = {key: _magnitudes(held) for key, held in sides.items()}
     pairs = [_Pair(site, tables) for site in sites]
     if all(_is_alike(pair) for pair in pairs):
         return 0
@@ -50,10 +52,16 @@ def _equalize(sites: list[Site]) -> int:
     return sum(bool(pair.shift.any()) for pair in pairs)
 
 
-def _magnitudes(weight: gs.Constant) -> Ranges:
-    """Return the magnitudes of a weight, the largest of the taps of a convolution, along the same axes."""
-    taps = tuple(range(2, len(weight.shape)))
-    return np.abs(weight.values).max(axis=taps, keepdims=True, initial=0).astype(np.float64)
+def _magnitudes(sides: list[PerChannel]) -> Ranges:
+    """Return the largest magnitudes of a weight along the axes of its channels, all others having length 1.
+
+    A head, which no pair scales on the side of its outputs, has too many of these for a table of them.
+    """
+    values = sides[0].constant.values
+    kept = {values.ndim + held.axis for held in sides} | {0 for held in sides if held.groups > 1}
+    others = tuple(axis for axis in range(values.ndim) if axis not in kept)
+    largest = np.maximum(values.max(others, keepdims=True), -values.min(others, keepdims=True))
+    return largest.astype(np.float64)
 
 
 class _Pair:

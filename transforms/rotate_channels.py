@@ -26,7 +26,7 @@ from transforms.channels.edits import Edits
 from transforms.channels.hadamard import rotated
 from transforms.channels.per_channel import PerChannel, inputs_of, is_stored, outputs_of
 from transforms.features.language.rotated_states import Affine, NotRotatableError, RotatedStates
-from transforms.graph import dtypes, walk
+from transforms.graph import walk
 from transforms.graph.embeddings import tables
 from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.rewire import onnx_op
@@ -66,21 +66,19 @@ def rotate_channels(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Ex
 
 def _rotate(edits: Edits, states: RotatedStates) -> None:
     """Let weights take the matrix in."""
-    copies = [(node, affine) for node, affine in states.read if _is_copy(node, states)]
-    layers = [one for one in states.read if not any(one[0] is node for node, _ in copies)]
-    for node, affine in [*states.heads, *copies]:
-        if affine is not None:
+    for node, affine in states.heads:
+        _rotate_before(edits, node, affine)
+    for node, affine in states.read:
+        if _is_copy(node, states):
             _rotate_before(edits, node, affine)
-    for node, affine in layers:
-        if affine is not None and affine.bias is not None and np.any(affine.bias):
+            affine = None
+        elif affine is not None and affine.bias is not None:
             _add_bias(edits, states, node, affine.bias)
         edits.change(node, 1, partial(_read_rotated, inputs_of(node), affine))
     for held in states.written:
         edits.change(held.node, held.index, partial(rotated, axis=held.axis))
     for table in states.tables:
         become_constant(table, derived(table._values, partial(rotated, axis=-1), np.float32))
-    for node, _ in copies:
-        edits.change(node, 1, partial(_read_rotated, inputs_of(node), None))
     for held in states.scales:
         edits.change(held.node, held.index, np.ones_like)
     for held in states.biases:
@@ -95,14 +93,16 @@ def _is_copy(node: gs.Node, states: RotatedStates) -> bool:
     return table is not None and np.array_equal(_rows(node).T, table.values)
 
 
-def _rotate_before(edits: Edits, node: gs.Node, affine: Affine) -> None:
+def _rotate_before(edits: Edits, node: gs.Node, affine: Affine | None) -> None:
     """Multiply what a head reads by R^T diag(s) R: it then reads the rotated states of its own table."""
+    if affine is None:
+        return
     read = node.inputs[0]
     matrix = rotated(rotated(np.diag(affine.scale), 0), 1)
     symmetric = ((matrix + matrix.T) / 2).astype(np.float32)  # by rounding it is not; plans look for that
     weight = gs.Constant(edits.names.derive(node.name or read.name, "rotation"), symmetric)
     new = [edits.node("MatMul", read, weight)]
-    if affine.bias is not None and np.any(affine.bias):
+    if affine.bias is not None:
         bias = gs.Constant(edits.names.derive(weight.name, "bias"), rotated(affine.bias, -1))
         new.append(edits.node("Add", new[0].outputs[0], bias))
     node.inputs[0] = new[-1].outputs[0]
@@ -124,7 +124,7 @@ def _add_bias(edits: Edits, states: RotatedStates, node: gs.Node, bias: Float64A
             return
     is_written = any(node is held.node for held in states.written)
     values = rotated(added, -1) if is_written else added.astype(np.float32)
-    product = dtypes.variable(edits.names.derive(result.name, "product"), dtypes.FLOAT, result)
+    product = edits.variable(result, "product")
     node.outputs[0] = product
     constant = gs.Constant(edits.names.derive(result.name, "bias"), values)
     name = edits.names.derive(result.name, "add")

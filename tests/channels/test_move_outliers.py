@@ -153,6 +153,16 @@ def test_what_cannot_be_moved_stays(text: str, name: str, move: OutlierMove) -> 
     assert graph_proto.export_model(graph) == before
 
 
+def test_the_mean_of_a_normalization_is_not_its_result() -> None:
+    text = """(float[2,3,4] x) => (float[2,3,5] y, float[2,3,4] z) {
+        z, h = LayerNormalization<axis = -1>(x, s, o) y = MatMul(h, u) }"""
+    source = plans.model(text, {**SHAPES, "u": (1, 5)})
+    changed = moved(source, {"h": OutlierMove({0: 2})})
+    assert operators(changed) == ["LayerNormalization", "Mul", "MatMul"]
+    before, after = (conversion.run(model, feeds(source)) for model in (source, changed))
+    assert conversion.same(before, after)
+
+
 def test_excluded_nodes_stay() -> None:
     graph = model_io.load(make(FRONT))
     assert move_outliers(graph, {"h": EVEN}, exclude=select(graph, op_types=["MatMul"])) == 0

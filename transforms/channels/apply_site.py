@@ -13,7 +13,6 @@ from transforms.channels.edits import Edits, scale, scaled
 from transforms.channels.own_products import MovedWeights, add_products
 from transforms.channels.per_channel import Exponents, PerChannel
 from transforms.channels.sites import Site
-from transforms.graph import dtypes
 from transforms.scheme.outlier_move import OutlierMove
 
 log = logging.getLogger(__name__)
@@ -109,7 +108,7 @@ def _restore(edits: Edits, site: Site, gate: gs.Node, exponents: Exponents) -> N
     factors = np.ldexp(np.float32(1), exponents).reshape(-1, *(1,) * places)
     multiply = edits.multiplied(source, factors, "restore")
     if gate.op == "HardSwish":  # the product of a tensor and its HardSigmoid
-        factor = dtypes.variable(edits.names.derive(result.name, "factor"), dtypes.FLOAT, result)
+        factor = edits.variable(result, "factor")
         gate.op, gate.attrs, gate.outputs = "HardSigmoid", {"alpha": _ALPHA, "beta": _BETA}, [factor]
         name = edits.names.derive(gate.name or result.name, "product")
         edits.insertions.add(edits.graph, gate, [gs.Node("Mul", name, {}, [source, factor], [result])])

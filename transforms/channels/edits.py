@@ -39,11 +39,14 @@ class Edits:
         else:
             node.inputs[index] = constant(self.names.derive(old.name, f"{self._verb}d"), values)
 
+    def variable(self, like: gs.Tensor, suffix: str) -> gs.Variable:
+        """Return a new float32 tensor of the shape of another, named after it."""
+        return dtypes.variable(self.names.derive(like.name, suffix), dtypes.FLOAT, like)
+
     def node(self, op: str, tensor: gs.Tensor, other: gs.Constant, verb: str | None = None) -> gs.Node:
         """Return a new node of a tensor and an initializer, still to be inserted."""
-        name = self.names.derive(tensor.name, f"{verb or self._verb}d")
-        result = dtypes.variable(name, dtypes.FLOAT, tensor)
-        return gs.Node(op, self.names.derive(name, op.lower()), {}, [tensor, other], [result])
+        result = self.variable(tensor, f"{verb or self._verb}d")
+        return gs.Node(op, self.names.derive(result.name, op.lower()), {}, [tensor, other], [result])
 
     def multiplied(self, tensor: gs.Tensor, factors: NDArray[np.float32], verb: str | None = None) -> gs.Node:
         """Return a new Mul of a tensor and factors, still to be inserted."""

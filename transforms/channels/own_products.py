@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from transforms.channels.edits import Edits
 from transforms.channels.per_channel import PerChannel, outputs_of
-from transforms.graph import dtypes
 from transforms.graph.lazy_values import constant, derived
 
 MovedWeights = dict[tuple[int, int, bytes, bytes], tuple[gs.Tensor, gs.Tensor]]
@@ -21,7 +20,7 @@ def add_products(
     edits: Edits, tensor: gs.Tensor, read: Sequence[PerChannel], own: NDArray[np.int64], made: MovedWeights
 ) -> None:
     """Let the layers of some weights make what they make of ``own`` channels by another product each."""
-    taken = dtypes.variable(edits.names.derive(tensor.name, "own"), dtypes.FLOAT, tensor)
+    taken = edits.variable(tensor, "own")
     if taken.shape is not None:
         taken.shape = [*taken.shape[:-1], len(own)]
     indices = gs.Constant(edits.names.derive(tensor.name, "own_channels"), own)
@@ -50,10 +49,7 @@ def _add_product(edits: Edits, weight: PerChannel, taken: gs.Tensor, rows: gs.Co
     """Let an Add make what a layer made, of that and the product of the channels taken."""
     node, result = weight.node, weight.node.outputs[0]
     label = edits.names.derive(node.name or result.name, "own")
-    rest, product = (
-        dtypes.variable(edits.names.derive(result.name, suffix), dtypes.FLOAT, result)
-        for suffix in ("rest", "own")
-    )
+    rest, product = edits.variable(result, "rest"), edits.variable(result, "own")
     node.outputs[0] = rest
     name = edits.names.derive(label, "add")
     of_own = gs.Node("MatMul", label, {}, [taken, rows], [product])

@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.graph import dtypes
-from transforms.graph.dot_products import sum_axis
+from transforms.graph.dot_products import is_dot_product, sum_axis
 
 Exponents = NDArray[np.int64]
 Ranges = NDArray[np.float64]
@@ -73,6 +73,14 @@ def is_stored(tensor: gs.Tensor, ends: Container[int]) -> bool:
     """Return whether a tensor is a float32 initializer, and none of the inputs and outputs of graphs."""
     is_initializer = isinstance(tensor, gs.Constant) and id(tensor) not in ends
     return is_initializer and dtypes.is_type(tensor, dtypes.FLOAT)
+
+
+def has_weight(node: gs.Node, ends: Container[int] = ()) -> bool:
+    """Return whether a node is a dot product with a stored float32 weight of two axes or more, not empty."""
+    if not is_dot_product(node) or not is_stored(node.inputs[1], ends):
+        return False
+    shape = node.inputs[1].shape
+    return len(shape) > 1 and 0 not in shape
 
 
 def inputs_of(node: gs.Node) -> PerChannel:

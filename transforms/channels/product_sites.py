@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
-from transforms.channels.per_channel import PerChannel, inputs_of
+from transforms.channels.per_channel import PerChannel, has_weight, inputs_of
 from transforms.channels.sites import Site, SiteFinder
 from transforms.graph import dtypes, walk
 from transforms.graph.rewire import onnx_op
@@ -22,11 +22,8 @@ def layers_on(tensor: gs.Tensor) -> list[gs.Node]:
 
 def _multiplies_rows(node: gs.Node) -> bool:
     """Return whether a MatMul, or a Gemm that does not transpose rows, has a constant float32 matrix."""
-    if onnx_op(node) not in ("MatMul", "Gemm") or node.attrs.get("transA", 0):
-        return False
-    weight = node.inputs[1]
-    is_stored = isinstance(weight, gs.Constant) and dtypes.is_type(weight, dtypes.FLOAT)
-    return is_stored and len(weight.shape) == 2 and 0 not in weight.shape
+    is_product = node.op in ("MatMul", "Gemm") and not node.attrs.get("transA", 0)
+    return is_product and has_weight(node) and len(node.inputs[1].shape) == 2
 
 
 def product_site(finder: SiteFinder, tensor: gs.Tensor, layers: Sequence[gs.Node]) -> Site:
@@ -50,12 +47,11 @@ def _factors_of(tensor: gs.Tensor) -> list[PerChannel]:
     if onnx_op(node) == "LayerNormalization" and node.outputs[0] is tensor:
         axes = node.attrs.get("axis", -1)
         is_last = axes == -1 or (tensor.shape is not None and axes == len(tensor.shape) - 1)
-        held = [PerChannel(node, i, -1) for i in (1, 2) if i < len(node.inputs)]
-        held = [one for one in held if not one.constant.is_empty()]
+        held = [PerChannel(node, i, -1) for i, one in enumerate(node.inputs) if i and not one.is_empty()]
         return held if is_last and all(_is_vector(one.constant) for one in held) else []
     if onnx_op(node) == "Mul" and tensor.shape:
-        vectors = [i for i in (0, 1) if _is_vector(node.inputs[i])]
-        vectors = [i for i in vectors if node.inputs[i].shape[-1] == tensor.shape[-1]]
+        channels = tensor.shape[-1]
+        vectors = [i for i, one in enumerate(node.inputs) if _is_vector(one) and one.shape[-1] == channels]
         return [PerChannel(node, i, -1) for i in vectors[:1]]
     return []
 

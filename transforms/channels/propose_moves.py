@@ -129,9 +129,7 @@ def _operands(plan: QuantizationPlan, site: QuantSite, finder: SiteFinder) -> It
     coarse = grid.format.is_integer and grid.format.bits <= _MOST_BITS and len(site.steps) == 1
     if site.role != ACTIVATION or not coarse or not plan.specs.is_in_main_graph(tensor) or not tensor.shape:
         return
-    if walk.producer(tensor) is None:
-        return
-    layers = layers_on(tensor)
+    layers = [] if walk.producer(tensor) is None else layers_on(tensor)
     reads = {(id(node), index) for node, index in site.uses}
     if not layers or not all((id(node), 0) in reads for node in layers):
         return

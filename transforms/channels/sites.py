@@ -10,9 +10,16 @@ import onnx_graphsurgeon as gs
 
 from transforms.channels.channel_layout import MOVING, Layout, layout_of, moved, rows
 from transforms.channels.edits import Change
-from transforms.channels.per_channel import Exponents, PerChannel, inputs_of, is_stored, outputs_of
+from transforms.channels.per_channel import (
+    Exponents,
+    PerChannel,
+    has_weight,
+    inputs_of,
+    is_stored,
+    outputs_of,
+)
 from transforms.graph import walk
-from transforms.graph.dot_products import bias, is_dot_product
+from transforms.graph.dot_products import bias
 from transforms.graph.masks import masks_in
 from transforms.graph.rewire import STANDARD_DOMAINS
 
@@ -206,10 +213,10 @@ class SiteFinder:
         return product.outputs[0] if any(tensor is factor for tensor in product.inputs) else None
 
     def _is_layer(self, node: gs.Node) -> bool:
-        if not is_dot_product(node) or node in self._exclude or not self._is_own(node.inputs[1]):
+        if node in self._exclude or not has_weight(node, self._fixed):
             return False
-        shape = node.inputs[1].shape
-        return 0 not in shape and (node.op in CONVOLUTIONS or len(shape) == 2)
+        weight = node.inputs[1]
+        return walk.is_read_once(weight) and (node.op in CONVOLUTIONS or len(weight.shape) == 2)
 
     def _is_known(self, node: gs.Node) -> bool:
         return node not in self._exclude and node.domain in STANDARD_DOMAINS
@@ -235,12 +242,8 @@ def _image_rank(node: gs.Node) -> int | None:
 def _layers_before(tensor: gs.Tensor) -> Iterator[gs.Node]:
     """Yield the layers with constant weights of whose results a tensor is made without another layer."""
     between = _HOMOGENEOUS | _WITH_CONSTANT | MOVING
-    passed = walk.makers([tensor], lambda node: node.op in between and not _has_weight(node))
+    passed = walk.makers([tensor], lambda node: node.op in between and not has_weight(node))
     for one in (tensor, *(read for node in passed.values() for read in node.inputs)):
         producer = walk.producer(one)
-        if producer is not None and _has_weight(producer):
+        if producer is not None and has_weight(producer):
             yield producer
-
-
-def _has_weight(node: gs.Node) -> bool:
-    return is_dot_product(node) and isinstance(node.inputs[1], gs.Constant)

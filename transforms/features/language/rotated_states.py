@@ -38,7 +38,7 @@ class NotRotatableError(ValueError):
 
 @dataclass(frozen=True)
 class Affine:
-    """What a normalization multiplies its channels by, and what it adds then, for layers to take in."""
+    """Scales and biases (None if they are 0) of a normalization, for layers to take in."""
 
     scale: Float64Array
     bias: Float64Array | None = None
@@ -78,9 +78,7 @@ class RotatedStates:
                 raise NotRotatableError(f"what makes '{tensor.name}' cannot take a rotation in")
             for node, index in walk.uses(tensor):
                 if id(node) not in self._members or not self._goes_on(tensor, node, index, affine):
-                    raise NotRotatableError(
-                        f"'{node.name}' ({node.op}) on '{tensor.name}' does not commute with a rotation"
-                    )
+                    raise NotRotatableError(f"'{node.name}' ({node.op}) on '{tensor.name}' does not commute")
         self._check_tables()
 
     @property
@@ -203,7 +201,7 @@ class RotatedStates:
             return False
         self.biases.append(held)
         bias = _vector(held) if affine.bias is None else affine.bias + _vector(held)
-        return self._follow(held.node.outputs[0], replace(affine, bias=bias))
+        return self._follow(held.node.outputs[0], replace(affine, bias=bias if np.any(bias) else None))
 
     def _rotate_input(self, node: gs.Node, index: int) -> bool:
         """Rotate an addend, or rows that a node chooses, unless it is one number for each row."""
