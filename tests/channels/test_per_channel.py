@@ -1,8 +1,7 @@
 """Where initializers hold the numbers of channels.
 
-Oracle: ONNX Runtime, where every bit of a result stays if a channel is multiplied by a power of two in the
-data
-and divided by it in the weight.
+Oracle: ONNX Runtime, where every bit of a result stays if a channel of the data is multiplied by a power of two
+and its weights are divided by it.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms.channels.edits import Edits, scale, scaled
-from transforms.channels.own_products import MovedWeights, add_products
+from transforms.channels.edits import Edits, MovedWeights, scale, scaled
+from transforms.channels.own_products import add_products
 from transforms.channels.per_channel import Exponents, PerChannel
 from transforms.channels.sites import Site
 from transforms.scheme.outlier_move import OutlierMove
@@ -32,14 +32,13 @@ def move_channels(
 
     ``made``: what was made of weights that several layers read. ValueError for a channel that is not there.
     """
-    edits, count = Edits(graph, "move"), 0
-    made = {} if made is None else made
+    edits, count = Edits(graph, "move", made), 0
     try:
         for name, move in moves.items():
             site = site_of(name, move)
             if site is not None:
                 exponents = move.of_channels(name, site.channels)
-                apply_site(edits, site, exponents, np.array(move.own, np.int64), made)
+                apply_site(edits, site, exponents, np.array(move.own, np.int64))
                 count += 1
             else:
                 log.debug("'%s': no channels that can be moved", name)
@@ -48,17 +47,17 @@ def move_channels(
     return count
 
 
-def apply_site(edits: Edits, site: Site, exponents: Exponents, own: Channels, made: MovedWeights) -> None:
+def apply_site(edits: Edits, site: Site, exponents: Exponents, own: Channels) -> None:
     """Divide the channels of a site by powers of two, and give ``own`` ones products of their own."""
     if site.gate is not None:
         _restore(edits, site, site.gate, exponents)
     source = site.tensor
     divided = _divide(edits, site, exponents, own)
     if own.size:
-        add_products(edits, source, site.read, own, made)
+        add_products(edits, source, site.read, own)
     for weight in site.read:
         weight.node.inputs[0] = divided
-        _multiply(edits, weight, exponents, own, made)
+        _multiply(edits, weight, exponents, own)
 
 
 def _divide(edits: Edits, site: Site, exponents: Exponents, own: Channels) -> gs.Tensor:
@@ -78,9 +77,7 @@ def _divide(edits: Edits, site: Site, exponents: Exponents, own: Channels) -> gs
     return site.tensor
 
 
-def _multiply(
-    edits: Edits, weight: PerChannel, exponents: Exponents, own: Channels, made: MovedWeights
-) -> None:
+def _multiply(edits: Edits, weight: PerChannel, exponents: Exponents, own: Channels) -> None:
     """Multiply the rows of a weight, without channels that go elsewhere; a copy of it if others read it.
 
     Those with the same move read one.
@@ -93,12 +90,12 @@ def _multiply(
         weight.rows(values)[own] = 0
         return values
 
-    if key in made:
-        weight.node.inputs[weight.index] = made[key][1]
+    if key in edits.made:
+        weight.node.inputs[weight.index] = edits.made[key][1]
         return
     edits.change(weight.node, weight.index, _moved)
     if weight.constant is not source:
-        made[key] = source, weight.constant
+        edits.made[key] = source, weight.constant
 
 
 def _restore(edits: Edits, site: Site, gate: gs.Node, exponents: Exponents) -> None:

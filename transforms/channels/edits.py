@@ -15,16 +15,23 @@ from transforms.graph import dtypes, walk
 from transforms.graph.lazy_values import become_constant, constant, derived
 from transforms.graph.rewire import Insertions
 
+MovedWeights = dict[tuple[int, int, bytes, bytes], tuple[gs.Tensor, gs.Tensor]]
+"""By the ``id`` of a weight, and what was done to it: the weight, which keeps its id so, and the result."""
+
 Change = tuple[PerChannel, Exponents]
 """An initializer, and the exponents of two [channels] that its numbers are multiplied by."""
 
 
 class Edits:
-    """Changes of one graph for a rewrite; ``verb`` and its participle are in the names of what is new."""
+    """Changes of one graph for a rewrite; ``verb`` and its participle are in the names of what is new.
 
-    def __init__(self, graph: gs.Graph, verb: str) -> None:
+    ``made``: what was made of weights that several layers read, so that it is stored once.
+    """
+
+    def __init__(self, graph: gs.Graph, verb: str, made: MovedWeights | None = None) -> None:
         """Note the names in use, and what must not change: inputs and outputs."""
         self.graph, self.names, self.insertions = graph, walk.Names(graph), Insertions()
+        self.made: MovedWeights = {} if made is None else made
         self.ends, self._verb = walk.ends(graph), verb
 
     def change(self, node: gs.Node, index: int, compute: Callable[[Any], NDArray[np.float32]]) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 import onnx_graphsurgeon as gs
 
 from transforms.channels.apply_site import move_channels
-from transforms.channels.own_products import MovedWeights
+from transforms.channels.edits import MovedWeights
 from transforms.channels.product_sites import layers_on, product_site
 from transforms.channels.sites import Site, SiteFinder
 from transforms.graph.selection import Choice, Exclusion, resolve

@@ -12,13 +12,8 @@ from transforms.channels.edits import Edits
 from transforms.channels.per_channel import PerChannel, outputs_of
 from transforms.graph.lazy_values import constant, derived
 
-MovedWeights = dict[tuple[int, int, bytes, bytes], tuple[gs.Tensor, gs.Tensor]]
-"""By the ``id`` of a weight, and what was done to it: the weight, which keeps its id so, and the result."""
 
-
-def add_products(
-    edits: Edits, tensor: gs.Tensor, read: Sequence[PerChannel], own: NDArray[np.int64], made: MovedWeights
-) -> None:
+def add_products(edits: Edits, tensor: gs.Tensor, read: Sequence[PerChannel], own: NDArray[np.int64]) -> None:
     """Let the layers of some weights make what they make of ``own`` channels by another product each."""
     taken = edits.variable(tensor, "own")
     if taken.shape is not None:
@@ -27,10 +22,10 @@ def add_products(
     name = edits.names.derive(taken.name, "gather")
     edits.insert_after(tensor, [gs.Node("Gather", name, {"axis": -1}, [tensor, indices], [taken])])
     for weight in read:
-        _add_product(edits, weight, taken, _rows(edits, weight, own, made))
+        _add_product(edits, weight, taken, _rows(edits, weight, own))
 
 
-def _rows(edits: Edits, weight: PerChannel, own: NDArray[np.int64], made: MovedWeights) -> gs.Constant:
+def _rows(edits: Edits, weight: PerChannel, own: NDArray[np.int64]) -> gs.Constant:
     """Return the rows of a weight for some channels, the same for all that read it."""
 
     def _taken(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -38,11 +33,11 @@ def _rows(edits: Edits, weight: PerChannel, own: NDArray[np.int64], made: MovedW
 
     source = weight.constant
     key = id(source), weight.axis, b"own", own.tobytes()
-    if key not in made:
+    if key not in edits.made:
         shape = len(own), outputs_of(weight.node).channels
         rows = derived(source._values, _taken, np.float32, shape)
-        made[key] = source, constant(edits.names.derive(source.name, "own"), rows)
-    return made[key][1]
+        edits.made[key] = source, constant(edits.names.derive(source.name, "own"), rows)
+    return edits.made[key][1]
 
 
 def _add_product(edits: Edits, weight: PerChannel, taken: gs.Tensor, rows: gs.Constant) -> None:
