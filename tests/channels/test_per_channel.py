@@ -1,7 +1,7 @@
 """Where initializers hold the numbers of channels.
 
-Oracle: ONNX Runtime, where every bit of a result stays if a channel of the data is multiplied by a power of two
-and its weights are divided by it.
+Oracle: ONNX Runtime, where every bit of a result stays if a channel of the data is multiplied by a power of
+two and its weights are divided by it.
 """
 
 from __future__ import annotations

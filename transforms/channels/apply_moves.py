@@ -31,7 +31,6 @@ def apply_moves(
             found["scaled"] += 1
         else:
             reason = f"outliers entry '{name}' is not a tensor that layers multiply with a matrix"
-            raise ValueError(
-                reason + did_you_mean(name, (str(one) for one in graph.tensors() if one != name))
-            )
+            others = (str(other) for other in graph.tensors() if other != name)
+            raise ValueError(reason + did_you_mean(name, others))
     return found
