@@ -40,7 +40,7 @@ def equalize_layers(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Ex
 
 def _equalize(sites: list[Site]) -> int:
     sides: dict[int, list[PerChannel]] = {}
-    for held in (held for site in sites for held in (site.made[0], site.read[0])):
+    for held in (held for site in sites for held in (site.producing[0], site.consuming[0])):
         sides.setdefault(id(held.constant), []).append(held)
     tables = {key: _magnitudes(held) for key, held in sides.items()}
     pairs = [_Pair(site, tables) for site in sites]
@@ -48,7 +48,7 @@ def _equalize(sites: list[Site]) -> int:
         return 0
     _settle(pairs)
     divided = [change for pair in pairs for change in pair.site.divided(pair.shift)]
-    scale([*divided, *((pair.site.read[0], pair.shift) for pair in pairs)])
+    scale([*divided, *((pair.site.consuming[0], pair.shift) for pair in pairs)])
     return sum(bool(pair.shift.any()) for pair in pairs)
 
 
@@ -73,8 +73,8 @@ class _Pair:
     def __init__(self, site: Site, tables: dict[int, Ranges]) -> None:
         """Start without a shift."""
         self.site, self.shift = site, np.zeros(site.channels, np.int64)
-        self._weights = [(held, tables[id(held.constant)]) for held in (site.made[0], site.read[0])]
-        added = [held.ranges(held.constant.values) for held in site.made if held.is_offset]
+        self._weights = [(held, tables[id(held.constant)]) for held in (site.producing[0], site.consuming[0])]
+        added = [held.ranges(held.constant.values) for held in site.producing if held.is_offset]
         self._offsets = sum(added, np.zeros(site.channels))
 
     def ratios(self) -> Ranges:

@@ -50,7 +50,7 @@ def _reorder(group: ChannelGroup) -> bool:
     firsts = range(0, group.channels, _TOGETHER)
     parts = [slice(first, min(first + _TOGETHER, group.channels)) for first in firsts]
     costs = [np.zeros((part.stop - part.start,) * 2) for part in parts]
-    for held in group.read:
+    for held in group.consuming:
         weights = _by_channel(held)
         limits = LARGEST_PAIR * _GROWN / _HIGHEST * np.abs(weights).max((0, 2), keepdims=True)
         for part, total in zip(parts, costs, strict=True):

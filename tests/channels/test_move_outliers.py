@@ -173,6 +173,17 @@ def test_a_channel_out_of_range_is_refused() -> None:
         move_outliers(model_io.load(make(FRONT)), {"h": OutlierMove(own=(4,))})
 
 
+def test_moves_before_one_that_is_refused_are_complete() -> None:
+    source = make(SHARED)
+    graph = model_io.load(source)
+    with pytest.raises(ValueError, match="channel 4 of 'g'"):
+        move_outliers(graph, {"h": EVEN, "g": OutlierMove({4: 1})})
+    changed = graph_proto.export_model(graph)
+    before, after = (conversion.run(model, feeds(source)) for model in (source, changed))
+    assert conversion.same(before, after)
+    assert "Mul" in operators(changed)
+
+
 def test_a_move_is_read_as_it_is_written() -> None:
     text = "0:own 2:1 3:-7 308:own"
     move = parse_move(text)

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from transforms.channels.edits import Edits, MovedWeights, scale, scaled
 from transforms.channels.own_products import add_products
-from transforms.channels.per_channel import Exponents, PerChannel
+from transforms.channels.per_channel import Channels, Exponents, PerChannel
 from transforms.channels.sites import Site
 from transforms.scheme.outlier_move import OutlierMove
 
 log = logging.getLogger(__name__)
-
-Channels = NDArray[np.int64]
 
 _ALPHA, _BETA = 1 / 6, 0.5  # of the HardSigmoid in a HardSwish
 
@@ -26,13 +24,14 @@ def move_channels(
     graph: gs.Graph,
     moves: Mapping[str, OutlierMove],
     site_of: Callable[[str, OutlierMove], Site | None],
-    made: MovedWeights | None = None,
+    moved_weights: MovedWeights | None = None,
 ) -> int:
     """Move channels of tensors, by name, where ``site_of`` finds a site; return how many tensors.
 
-    ``made``: what was made of weights that several layers read. ValueError for a channel that is not there.
+    ``moved_weights``: what was made of weights that several layers read. ValueError for a channel that is
+    not there.
     """
-    edits, count = Edits(graph, "move", made), 0
+    edits, count = Edits(graph, "move", moved_weights), 0
     try:
         for name, move in moves.items():
             site = site_of(name, move)
@@ -54,15 +53,15 @@ def apply_site(edits: Edits, site: Site, exponents: Exponents, own: Channels) ->
     source = site.tensor
     divided = _divide(edits, site, exponents, own)
     if own.size:
-        add_products(edits, source, site.read, own)
-    for weight in site.read:
+        add_products(edits, source, site.consuming, own)
+    for weight in site.consuming:
         weight.node.inputs[0] = divided
         _multiply(edits, weight, exponents, own)
 
 
 def _divide(edits: Edits, site: Site, exponents: Exponents, own: Channels) -> gs.Tensor:
     """Return the tensor with divided channels, those that get products of their own being 0."""
-    if not site.made or own.size:
+    if not site.producing or own.size:
         factors = np.ldexp(np.float32(1), -exponents)
         factors[own] = 0
         multiply = edits.multiplied(site.tensor, factors)
@@ -70,7 +69,7 @@ def _divide(edits: Edits, site: Site, exponents: Exponents, own: Channels) -> gs
         return multiply.outputs[0]
     for tensor in site.tensors:
         tensor.name = edits.names.derive(tensor.name, "moved")
-    for held in site.made if site.is_shared else ():
+    for held in site.producing if site.is_shared else ():
         copy = gs.Constant(edits.names.derive(held.constant.name, "moved"), held.constant.values)
         held.node.inputs[held.index] = copy
     scale(site.divided(exponents))
@@ -90,18 +89,18 @@ def _multiply(edits: Edits, weight: PerChannel, exponents: Exponents, own: Chann
         weight.rows(values)[own] = 0
         return values
 
-    if key in edits.made:
-        weight.node.inputs[weight.index] = edits.made[key][1]
+    if key in edits.moved_weights:
+        weight.node.inputs[weight.index] = edits.moved_weights[key][1]
         return
     edits.change(weight.node, weight.index, _moved)
     if weight.constant is not source:
-        edits.made[key] = source, weight.constant
+        edits.moved_weights[key] = source, weight.constant
 
 
 def _restore(edits: Edits, site: Site, gate: gs.Node, exponents: Exponents) -> None:
     """Give a gate the numbers as they were."""
     source, result = site.gated, gate.outputs[0]
-    places = len(site.made[0].constant.shape) - 2  # axes after that of the channels
+    places = len(site.producing[0].constant.shape) - 2  # axes after that of the channels
     factors = np.ldexp(np.float32(1), exponents).reshape(-1, *(1,) * places)
     multiply = edits.multiplied(source, factors, "restore")
     if gate.op == "HardSwish":  # the product of a tensor and its HardSigmoid

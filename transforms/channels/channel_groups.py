@@ -44,12 +44,12 @@ Key = tuple[int, str]
 class ChannelGroup:
     """Tensors whose ``channels``, so many, go together.
 
-    ``held``: the initializers that have numbers for each of them; ``read``: the weights of the layers that
-    sum over them, which are among these.
+    ``held``: the initializers that have numbers for each of them; ``consuming``: the weights of the layers
+    that sum over them, which are among these.
     """
 
     channels: int
-    read: list[PerChannel] = field(default_factory=list)
+    consuming: list[PerChannel] = field(default_factory=list)
     held: list[PerChannel] = field(default_factory=list)
 
     def permute(self, order: Order) -> None:
@@ -87,7 +87,7 @@ class _Search:
         self._leaders: dict[Key, Key] = {}
         self._closed: list[Key] = []
         self._held: list[tuple[Key, PerChannel]] = []
-        self._read: list[tuple[Key, PerChannel]] = []
+        self._consuming: list[tuple[Key, PerChannel]] = []
 
     def groups(self) -> list[ChannelGroup]:
         """Return the groups that nothing closes, and whose initializers agree on their size."""
@@ -97,8 +97,8 @@ class _Search:
             group = found.setdefault(leader, ChannelGroup(held.channels))
             group.held.append(held)
             closed |= {leader} if group.channels != held.channels else set()
-        for key, held in self._read:
-            found[self._leader(key)].read.append(held)
+        for key, held in self._consuming:
+            found[self._leader(key)].consuming.append(held)
         return [group for leader, group in found.items() if leader not in closed]
 
     def visit(self, node: gs.Node, *, is_known: bool) -> None:
@@ -132,7 +132,7 @@ class _Search:
         groups = int(node.attrs.get("group", 1))
         if groups == 1:
             self._held.append((data, inputs_of(node)))
-            self._read.append((data, inputs_of(node)))
+            self._consuming.append((data, inputs_of(node)))
             return {kind}
         self._tie(data, made)
         return {kind} if groups == weight.shape[0] and weight.shape[1] == 1 else set()

@@ -25,13 +25,13 @@ Change = tuple[PerChannel, Exponents]
 class Edits:
     """Changes of one graph for a rewrite; ``verb`` and its participle are in the names of what is new.
 
-    ``made``: what was made of weights that several layers read, so that it is stored once.
+    ``moved_weights``: what was made of weights that several layers read, so that it is stored once.
     """
 
-    def __init__(self, graph: gs.Graph, verb: str, made: MovedWeights | None = None) -> None:
+    def __init__(self, graph: gs.Graph, verb: str, moved_weights: MovedWeights | None = None) -> None:
         """Note the names in use, and what must not change: inputs and outputs."""
         self.graph, self.names, self.insertions = graph, walk.Names(graph), Insertions()
-        self.made: MovedWeights = {} if made is None else made
+        self.moved_weights: MovedWeights = {} if moved_weights is None else moved_weights
         self.ends, self._verb = walk.ends(graph), verb
 
     def change(self, node: gs.Node, index: int, compute: Callable[[Any], NDArray[np.float32]]) -> None:

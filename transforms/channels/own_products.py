@@ -9,11 +9,11 @@ import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
 from transforms.channels.edits import Edits
-from transforms.channels.per_channel import PerChannel, outputs_of
+from transforms.channels.per_channel import Channels, PerChannel, outputs_of
 from transforms.graph.lazy_values import constant, derived
 
 
-def add_products(edits: Edits, tensor: gs.Tensor, read: Sequence[PerChannel], own: NDArray[np.int64]) -> None:
+def add_products(edits: Edits, tensor: gs.Tensor, weights: Sequence[PerChannel], own: Channels) -> None:
     """Let the layers of some weights make what they make of ``own`` channels by another product each."""
     taken = edits.variable(tensor, "own")
     if taken.shape is not None:
@@ -21,11 +21,11 @@ def add_products(edits: Edits, tensor: gs.Tensor, read: Sequence[PerChannel], ow
     indices = gs.Constant(edits.names.derive(tensor.name, "own_channels"), own)
     name = edits.names.derive(taken.name, "gather")
     edits.insert_after(tensor, [gs.Node("Gather", name, {"axis": -1}, [tensor, indices], [taken])])
-    for weight in read:
+    for weight in weights:
         _add_product(edits, weight, taken, _rows(edits, weight, own))
 
 
-def _rows(edits: Edits, weight: PerChannel, own: NDArray[np.int64]) -> gs.Constant:
+def _rows(edits: Edits, weight: PerChannel, own: Channels) -> gs.Constant:
     """Return the rows of a weight for some channels, the same for all that read it."""
 
     def _taken(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -33,11 +33,11 @@ def _rows(edits: Edits, weight: PerChannel, own: NDArray[np.int64]) -> gs.Consta
 
     source = weight.constant
     key = id(source), weight.axis, b"own", own.tobytes()
-    if key not in edits.made:
+    if key not in edits.moved_weights:
         shape = len(own), outputs_of(weight.node).channels
         rows = derived(source._values, _taken, np.float32, shape)
-        edits.made[key] = source, constant(edits.names.derive(source.name, "own"), rows)
-    return edits.made[key][1]
+        edits.moved_weights[key] = source, constant(edits.names.derive(source.name, "own"), rows)
+    return edits.moved_weights[key][1]
 
 
 def _add_product(edits: Edits, weight: PerChannel, taken: gs.Tensor, rows: gs.Constant) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from transforms.graph import dtypes
 from transforms.graph.dot_products import is_dot_product, sum_axis
 
+Channels = NDArray[np.int64]
 Exponents = NDArray[np.int64]
 Ranges = NDArray[np.float64]
 

@@ -33,12 +33,13 @@ def product_site(finder: SiteFinder, tensor: gs.Tensor, layers: Sequence[gs.Node
     nothing but the layers reads it; or one layer makes it and one reads it, with what commutes with factors
     in between. Otherwise nothing takes them in.
     """
-    read = [inputs_of(node) for node in layers]
-    made = _factors_of(tensor) if len(walk.uses(tensor)) == len(layers) and finder.may_change(tensor) else []
-    site = finder.before(layers[0]) if len(layers) == 1 and not made else None
+    consuming = [inputs_of(node) for node in layers]
+    are_alone = len(walk.uses(tensor)) == len(layers)
+    producing = _factors_of(tensor) if are_alone and finder.may_change(tensor) else []
+    site = finder.before(layers[0]) if len(layers) == 1 and not producing else None
     if site is not None:
         return replace(site, tensors=[tensor])
-    return Site(read[0].channels, [tensor], made, read, is_shared=True)
+    return Site(consuming[0].channels, [tensor], producing, consuming, is_shared=True)
 
 
 def _factors_of(tensor: gs.Tensor) -> list[PerChannel]:

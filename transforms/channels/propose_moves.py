@@ -11,13 +11,12 @@ from functools import cached_property
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from numpy.typing import NDArray
 
 from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
 from ops.pair_sums import paired_scale
 from transforms.channels.factors import as_move, lowered, smoothed
-from transforms.channels.per_channel import inputs_of
+from transforms.channels.per_channel import Channels, inputs_of
 from transforms.channels.product_sites import layers_on, product_site
 from transforms.channels.rounding_errors import rounding_error
 from transforms.channels.shared_weights import groups
@@ -40,8 +39,6 @@ _CLIPPED = 0.7  # of the largest weight: about what one scale of least error for
 
 _COLUMNS = 1 << 13
 """Outputs of a layer that are looked at together."""
-
-Channels = NDArray[np.int64]
 
 
 class LayerWeights:
@@ -137,7 +134,7 @@ def _operands(plan: QuantizationPlan, site: QuantSite, finder: SiteFinder) -> It
     if len(grids) < len(layers) or inputs_of(layers[0]).channels < LEAST_CHANNELS:
         return
     is_float = plan.specs.integers.maker(tensor) is None
-    if is_float or product_site(finder, tensor, layers).made:
+    if is_float or product_site(finder, tensor, layers).producing:
         may_split = is_float and all(_ends_in_float(plan, node) for node in layers)
         yield Operand(tensor, tuple(layers), grid, grids, may_split)
 

@@ -88,7 +88,7 @@ def _move(site: Site, sizes: Mapping[str, ChannelSizes], levels: tuple[float, fl
         return None
     squares = np.asarray(read.squares) / read.samples
     ranges = [np.asarray(one.largest, np.float64) for one in ((read, gated) if site.gate else (read,))]
-    errors = [_error_of(weight.node, squares, levels[1]) for weight in site.read]
+    errors = [_error_of(weight.node, squares, levels[1]) for weight in site.consuming]
 
     def _error(exponents: Exponents) -> float:
         factors = np.exp2(-exponents)

@@ -34,18 +34,21 @@ _GATES = ("HardSwish", "Sigmoid", "HardSigmoid")
 class Site:
     """Channels of tensors, and the initializers that take factors for them in.
 
-    ``channels``: their number. ``tensors``: what is scaled, in the order in which it is made; layers alone
-    read the last one. ``made``: what the channels are made with, which is divided by the factors; without any
-    a Mul has to divide the tensor. ``read``: the weights of the layers, which are multiplied. ``layout``:
-    which channel of ``made`` each of the tensor is, where they were moved in between. ``gate``: what has to
-    see the numbers as they were, a Sigmoid or HardSigmoid that they are multiplied with, or a HardSwish.
-    ``is_shared``: whether others may read ``made``, copies of which are divided then.
+    * ``channels``: their number.
+    * ``tensors``: what is scaled, in the order in which it is computed; layers alone read the last one.
+    * ``producing``: what computes the channels, and is divided by factors; without any, a Mul has to divide
+      the tensor.
+    * ``consuming``: the weights of the layers, which are multiplied.
+    * ``layout``: which channel of ``producing`` each of the tensor is, where they were moved in between.
+    * ``gate``: what has to see the numbers as they were, a Sigmoid or HardSigmoid that they are multiplied
+      with, or a HardSwish.
+    * ``is_shared``: whether others may read ``producing``; copies are divided then.
     """
 
     channels: int
     tensors: Sequence[gs.Tensor]
-    made: Sequence[PerChannel]
-    read: Sequence[PerChannel]
+    producing: Sequence[PerChannel]
+    consuming: Sequence[PerChannel]
     layout: Layout | None = None
     gate: gs.Node | None = None
     is_shared: bool = False
@@ -61,9 +64,9 @@ class Site:
         return self.tensor if self.gate is None else self.gate.inputs[0]
 
     def divided(self, exponents: Exponents) -> list[Change]:
-        """Return what changes ``made`` if the channels are divided by powers of two."""
-        of_made = exponents if self.layout is None else exponents[np.argsort(self.layout)]
-        return [(held, -of_made) for held in self.made]
+        """Return what changes ``producing`` if the channels are divided by powers of two."""
+        of_producers = exponents if self.layout is None else exponents[np.argsort(self.layout)]
+        return [(held, -of_producers) for held in self.producing]
 
 
 @dataclass
@@ -75,7 +78,7 @@ class _Path:
 
     channels: int
     rank: int | None
-    made: list[PerChannel]
+    producing: list[PerChannel]
     tensors: list[gs.Tensor] = field(default_factory=list)
     is_flattened: bool = False
     layout: Layout | None = None
@@ -104,7 +107,7 @@ class SiteFinder:
     def pairs(self) -> list[Site]:
         """Return the sites that one layer reads, in the order of the layers that make them."""
         sites = (self._follow(node) for node in self._nodes)
-        return [site for site in sites if site is not None and len(site.read) == 1]
+        return [site for site in sites if site is not None and len(site.consuming) == 1]
 
     def between_convolutions(self) -> list[Site]:
         """Return the sites that convolutions make; a gate may lie in between, and several layers may read."""
@@ -124,7 +127,7 @@ class SiteFinder:
         """
         for node in _layers_before(layer.inputs[0]):
             site = self._follow(node, moves=True)
-            if site is not None and len(site.read) == 1 and site.read[0].node is layer:
+            if site is not None and len(site.consuming) == 1 and site.consuming[0].node is layer:
                 return site
         return None
 
@@ -146,7 +149,7 @@ class SiteFinder:
             if all(index == 0 and self._ends(path, user) for user, index in uses):
                 layout = None if path.layout is None else rows(path.layout)
                 read = [inputs_of(user) for user, _ in uses]
-                return Site(path.channels, path.tensors, path.made, read, layout, path.gate)
+                return Site(path.channels, path.tensors, path.producing, read, layout, path.gate)
             tensor = self._next(path, uses, moves) or (self._behind_gate(path, uses) if gates else None)
         return None
 
@@ -194,7 +197,7 @@ class SiteFinder:
             return False
         if held.is_offset and masks_in(tensor.values).any():
             return False
-        path.made.append(held)
+        path.producing.append(held)
         return True
 
     def _behind_gate(self, path: _Path, uses: Sequence[tuple[gs.Node, int]]) -> gs.Tensor | None:
