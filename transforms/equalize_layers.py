@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from transforms.channels.layer_pairs import LayerPair, PairFinder
-from transforms.channels.scaled_layer import Exponents, Ranges
+from transforms.channels.edits import scale
+from transforms.channels.per_channel import Exponents, PerChannel, Ranges
+from transforms.channels.sites import Site, SiteFinder
 from transforms.graph import walk
 from transforms.graph.selection import Choice, Exclusion, resolve
 
@@ -29,39 +30,91 @@ def equalize_layers(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Ex
     of a channel grows at most to the largest in its layer, since all share one scale.
 
     Does nothing to channels with zero weights on one side, if within each pair of a graph the ratios differ
-    by a factor of four at most, and if :class:`transforms.channels.layer_pairs.PairFinder` finds no pair:
+    by a factor of four at most, and if :class:`transforms.channels.sites.SiteFinder` finds no pair:
     across a Clip, whose bounds are the same for all channels, across masks that are added, at sums of layers,
     at tensors with several consumers, and with weights that are used elsewhere.
     """
-    finder = PairFinder(graph, resolve(exclude, graph, nodes))
-    return sum(_equalize(finder.pairs(inner)) for inner in walk.graphs(graph))
+    left, ends = resolve(exclude, graph, nodes), walk.ends(graph)
+    return sum(_equalize(SiteFinder(inner, left, ends).pairs()) for inner in walk.graphs(graph))
 
 
-def _equalize(pairs: list[LayerPair]) -> int:
+def _equalize(sites: list[Site]) -> int:
+    sides: dict[int, list[PerChannel]] = {}
+    for held in (held for site in sites for held in (site.producing[0], site.consuming[0])):
+        sides.setdefault(id(held.constant), []).append(held)
+    tables = {key: _magnitudes(held) for key, held in sides.items()}
+    pairs = [_Pair(site, tables) for site in sites]
     if all(_is_alike(pair) for pair in pairs):
         return 0
     _settle(pairs)
-    for pair in pairs:
-        pair.apply()
-    for layer in {id(layer): layer for pair in pairs for layer in (pair.first, pair.second)}.values():
-        layer.apply()
-    return sum(bool(pair.first.out_shift.any()) for pair in pairs)
+    divided = [change for pair in pairs for change in pair.site.divided(pair.shift)]
+    scale([*divided, *((pair.site.consuming[0], pair.shift) for pair in pairs)])
+    return sum(bool(pair.shift.any()) for pair in pairs)
 
 
-def _is_alike(pair: LayerPair) -> bool:
+def _magnitudes(sides: list[PerChannel]) -> Ranges:
+    """Return the largest magnitudes of a weight along the axes of its channels, all others having length 1.
+
+    A head, which no pair scales on the side of its outputs, has too many of these for a table of them.
+    """
+    values = sides[0].constant.values
+    kept = {values.ndim + held.axis for held in sides} | {0 for held in sides if held.groups > 1}
+    others = tuple(axis for axis in range(values.ndim) if axis not in kept)
+    largest = np.maximum(values.max(others, keepdims=True), -values.min(others, keepdims=True))
+    return largest.astype(np.float64)
+
+
+class _Pair:
+    """Two layers, and channels between them that a ``shift`` divides by powers of two.
+
+    ``tables``: the magnitudes of all weights by ``id``, with the shifts of the pairs on both sides.
+    """
+
+    def __init__(self, site: Site, tables: dict[int, Ranges]) -> None:
+        """Start without a shift."""
+        self.site, self.shift = site, np.zeros(site.channels, np.int64)
+        self._weights = [(held, tables[id(held.constant)]) for held in (site.producing[0], site.consuming[0])]
+        added = [held.ranges(held.constant.values) for held in site.producing if held.is_offset]
+        self._offsets = sum(added, np.zeros(site.channels))
+
+    def ratios(self) -> Ranges:
+        """Return the binary logarithm of each channel's range in the first layer over that in the second.
+
+        NaN if one of them is out of the limits, or there is none. After a Flatten several inputs are one
+        channel.
+        """
+        of_inputs = [held.ranges(table).reshape(self.site.channels, -1) for held, table in self._weights]
+        ranges = np.array([some.max(axis=1) for some in of_inputs])
+        ranges[:, (ranges.min(axis=0) < _LEAST) | (ranges.max(axis=0) > _LARGEST)] = np.nan
+        first, second = np.log2(ranges)
+        return first - second
+
+    def least_shift(self) -> Exponents:
+        """Return the shift that keeps the offset of each channel within the largest of the layer."""
+        now = np.ldexp(self._offsets, -self.shift) / max(self._offsets.max(), _LEAST)
+        return np.ceil(np.log2(np.maximum(now, _LEAST))).astype(np.int64)
+
+    def scale(self, shift: Exponents) -> None:
+        """Divide the channels between the layers by further powers of two."""
+        self.shift += shift
+        for (held, table), exponents in zip(self._weights, (-shift, shift), strict=True):
+            np.ldexp(table, held.laid(exponents), out=table)
+
+
+def _is_alike(pair: _Pair) -> bool:
     """Return whether one ratio is close to all channels, except a minority below that cannot grow.
 
     It is after :func:`_settle`, whatever the median is by then: a second run changes nothing.
     """
-    ratios = _ratios(pair)
+    ratios = pair.ratios()
     live = np.isfinite(ratios)
     if not live.any():
         return True
     low = ratios < ratios[live].max() - 2 * _NEAR
-    return 2 * low.sum() <= live.sum() and not (_least_shift(pair)[low] < 0).any()
+    return 2 * low.sum() <= live.sum() and not (pair.least_shift()[low] < 0).any()
 
 
-def _settle(pairs: list[LayerPair]) -> None:
+def _settle(pairs: list[_Pair]) -> None:
     """Balance all pairs in turn until each channel is near the median of its pair, or cannot grow.
 
     With fixed medians that ends, since a step lowers the largest of the weights that it changes, relative to
@@ -72,7 +125,7 @@ def _settle(pairs: list[LayerPair]) -> None:
     for sweep in range(_SWEEPS):
         moved = False
         for i, pair in enumerate(pairs):
-            ratios = _ratios(pair)
+            ratios = pair.ratios()
             live = np.isfinite(ratios)
             if live.any():
                 median = float(np.median(ratios[live]))
@@ -82,30 +135,9 @@ def _settle(pairs: list[LayerPair]) -> None:
             break
 
 
-def _balance(pair: LayerPair, distances: Ranges) -> bool:
+def _balance(pair: _Pair, distances: Ranges) -> bool:
     """Halve the distance of each channel from the median, in powers of two; return whether any moved."""
     shift = np.where(np.abs(distances) > _NEAR, np.rint(distances / 2), 0).astype(np.int64)
-    shift = np.maximum(shift, np.minimum(_least_shift(pair), 0))
-    pair.first.out_shift += shift
-    pair.second.in_shift += np.repeat(shift, pair.repeat)
+    shift = np.maximum(shift, np.minimum(pair.least_shift(), 0))
+    pair.scale(shift)
     return bool(shift.any())
-
-
-def _ratios(pair: LayerPair) -> Ranges:
-    """Return the binary logarithm of each channel's range in the first layer over that in the second.
-
-    NaN if one of them is out of the limits, or there is none.
-    """
-    made = pair.first.out_ranges()
-    read = pair.second.in_ranges().reshape(-1, pair.repeat).max(axis=1)
-    live = (np.minimum(made, read) >= _LEAST) & (np.maximum(made, read) <= _LARGEST)
-    return np.log2(np.where(live, made, np.nan)) - np.log2(np.where(live, read, np.nan))
-
-
-def _least_shift(pair: LayerPair) -> Exponents:
-    """Return the shift that keeps the offset of each channel within the largest of the layer."""
-    offsets = np.zeros(len(pair.first.out_shift))
-    for companion in pair.companions:
-        offsets += companion.magnitudes() if companion.is_offset else 0
-    now = np.ldexp(offsets, -pair.first.out_shift) / max(offsets.max(), _LEAST)
-    return np.ceil(np.log2(np.maximum(now, _LEAST))).astype(np.int64)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ops.array_types import Float32Array, Float64Array
 from ops.pair_sums import LARGEST_PAIR
 from transforms.channels.channel_groups import ChannelGroup, channel_groups
-from transforms.graph import dot_products
+from transforms.channels.per_channel import PerChannel
 from transforms.graph.constants import load
 from transforms.graph.selection import Choice, Exclusion, resolve
 
@@ -50,8 +50,8 @@ def _reorder(group: ChannelGroup) -> bool:
     firsts = range(0, group.channels, _TOGETHER)
     parts = [slice(first, min(first + _TOGETHER, group.channels)) for first in firsts]
     costs = [np.zeros((part.stop - part.start,) * 2) for part in parts]
-    for node in group.readers:
-        weights = _by_channel(node)
+    for held in group.consuming:
+        weights = _by_channel(held)
         limits = LARGEST_PAIR * _GROWN / _HIGHEST * np.abs(weights).max((0, 2), keepdims=True)
         for part, total in zip(parts, costs, strict=True):
             total += _costs(weights[part], limits)
@@ -65,15 +65,11 @@ def _reorder(group: ChannelGroup) -> bool:
     return True
 
 
-def _by_channel(node: gs.Node) -> Float32Array:
-    """Return the weights of a layer as [channels, numbers], in units of the scales of their outputs."""
-    weight = np.asarray(load(node.inputs[1]), np.float32)
-    axis = dot_products.sum_axis(node, 1, weight.ndim)
-    by_output = np.moveaxis(weight, (axis, 1 - axis), (0, 1)).reshape(
-        weight.shape[axis], weight.shape[1 - axis], -1
-    )
-    taken = max(1, _MOST // (len(weight.reshape(-1)) * by_output.shape[0] // by_output.shape[1]))
-    step = -(-by_output.shape[1] // taken)
+def _by_channel(held: PerChannel) -> Float32Array:
+    """Return the weights of a layer as [channels, outputs, places], or those of some outputs."""
+    weight = held.rows(np.asarray(load(held.constant), np.float32))
+    by_output = weight.reshape(*weight.shape[:2], -1)
+    step = -(-by_output.shape[1] // max(1, _MOST // (by_output[:, 0].size * len(by_output))))
     return by_output[:, ::step]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers import plans
 from transforms import model_io
-from transforms.channels.channel_layout import Layout, moved, rows
+from transforms.channels.channel_layout import Layout, layout_of, moved, rows
 from transforms.graph import walk
 from transforms.model import graph_proto
 
@@ -36,7 +36,8 @@ FOLLOWED = [
 
 def followed(graph: gs.Graph) -> dict[str, Layout]:
     """Return where the channels of the input lie in tensors made of it, by name."""
-    tensor, found = graph.inputs[0], {graph.inputs[0].name: np.arange(12)}
+    tensor = graph.inputs[0]
+    found = {tensor.name: layout_of(tensor, 12)}
     while uses := walk.uses(tensor):
         layout = moved(*uses[0], found[tensor.name])
         if layout is None:

@@ -153,6 +153,16 @@ def test_what_cannot_be_moved_stays(text: str, name: str, move: OutlierMove) -> 
     assert graph_proto.export_model(graph) == before
 
 
+def test_the_mean_of_a_normalization_is_not_its_result() -> None:
+    text = """(float[2,3,4] x) => (float[2,3,5] y, float[2,3,4] z) {
+        z, h = LayerNormalization<axis = -1>(x, s, o) y = MatMul(h, u) }"""
+    source = plans.model(text, {**SHAPES, "u": (1, 5)})
+    changed = moved(source, {"h": OutlierMove({0: 2})})
+    assert operators(changed) == ["LayerNormalization", "Mul", "MatMul"]
+    before, after = (conversion.run(model, feeds(source)) for model in (source, changed))
+    assert conversion.same(before, after)
+
+
 def test_excluded_nodes_stay() -> None:
     graph = model_io.load(make(FRONT))
     assert move_outliers(graph, {"h": EVEN}, exclude=select(graph, op_types=["MatMul"])) == 0
@@ -161,6 +171,17 @@ def test_excluded_nodes_stay() -> None:
 def test_a_channel_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match=r"channel 4 of 'h' is out of range: it has 4 channels"):
         move_outliers(model_io.load(make(FRONT)), {"h": OutlierMove(own=(4,))})
+
+
+def test_moves_before_one_that_is_refused_are_complete() -> None:
+    source = make(SHARED)
+    graph = model_io.load(source)
+    with pytest.raises(ValueError, match="channel 4 of 'g'"):
+        move_outliers(graph, {"h": EVEN, "g": OutlierMove({4: 1})})
+    changed = graph_proto.export_model(graph)
+    before, after = (conversion.run(model, feeds(source)) for model in (source, changed))
+    assert conversion.same(before, after)
+    assert "Mul" in operators(changed)
 
 
 def test_a_move_is_read_as_it_is_written() -> None:

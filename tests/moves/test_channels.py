@@ -15,7 +15,7 @@ from tests.helpers.judged_networks import network, quantized, ratio, samples
 from tests.helpers.spread import spread
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.channels.propose_scales import find_spans, propose_scales, sizes_of
+from transforms.channels.propose_scales import find_sites, propose_scales, sizes_of
 from transforms.conversion.float_reference import float_reference
 from transforms.model import graph_proto
 from transforms.pipelines.quantize_graph import quantize_graph
@@ -105,11 +105,11 @@ def test_channels_get_headroom_for_unseen_samples() -> None:
     graph = helper.make_graph(nodes, "stem", ends[:1], ends[1:], stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     ones = np.ones((1, 4, 16, 16), np.float32)
-    spans = find_spans(model_io.load(model))
+    sites = find_sites(model_io.load(model))
     for array, wanted in ((ones, {"r": "1:-1 2:-5 3:-7"}), (ones[:, :, :4, :8], {})):
-        sizes = sizes_of(spans)
+        sizes = sizes_of(sites)
         sizes["r"].add(array * values.reshape(-1, 1, 1))
-        found = propose_scales(spans, sizes, levels=(255.0, 127.0))
+        found = propose_scales(sites, sizes, levels=(255.0, 127.0))
         assert {name: str(move) for name, move in found.items()} == wanted
 
 

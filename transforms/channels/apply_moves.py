@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import onnx_graphsurgeon as gs
 
 from ops.legal_names import did_you_mean
-from transforms.channels.move_outliers import MovedWeights, move_outliers
+from transforms.channels.edits import MovedWeights
+from transforms.channels.move_outliers import move_outliers
 from transforms.channels.scale_channels import scale_channels
 from transforms.graph.selection import Exclusion
 from transforms.scheme.outlier_move import OutlierMove
@@ -29,8 +30,7 @@ def apply_moves(
         elif scale_channels(graph, {name: move}, exclude=exclude):
             found["scaled"] += 1
         else:
-            near = did_you_mean(name, (str(other) for other in graph.tensors() if other != name))
-            raise ValueError(
-                f"outliers entry '{name}' is not a tensor that layers multiply with a matrix{near}"
-            )
+            reason = f"outliers entry '{name}' is not a tensor that layers multiply with a matrix"
+            others = (str(other) for other in graph.tensors() if other != name)
+            raise ValueError(reason + did_you_mean(name, others))
     return found

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 import numpy as np
 import onnx_graphsurgeon as gs
 from numpy.typing import NDArray
 
-from transforms.graph import dtypes, walk
+from transforms.channels.per_channel import PerChannel, inputs_of, is_stored, outputs_of
+from transforms.graph import walk
 from transforms.graph.lazy_values import become_constant, derived
 from transforms.graph.rewire import STANDARD_DOMAINS
 
@@ -23,21 +24,9 @@ _LAYERS = frozenset({"Conv", "Gemm", "MatMul"})
 
 _ELEMENTWISE = frozenset(
     {"Abs", "Add", "Ceil", "Clip", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"}
-    | {
-        "Identity",
-        "LeakyRelu",
-        "Log",
-        "Max",
-        "Min",
-        "Mish",
-        "Mul",
-        "Neg",
-        "PRelu",
-        "Pow",
-        "Reciprocal",
-        "Relu",
-    }
-    | {"Round", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh", "ThresholdedRelu"}
+    | {"Identity", "LeakyRelu", "Log", "Max", "Min", "Mish", "Mul", "Neg", "PRelu", "Pow", "Reciprocal"}
+    | {"Relu", "Round", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh"}
+    | {"ThresholdedRelu"}
 )
 """Operators that compute each number of their inputs at the same place, which they broadcast."""
 
@@ -45,7 +34,6 @@ _POOLS = frozenset({"AveragePool", "GlobalAveragePool", "GlobalMaxPool", "LpPool
 """Operators that compute each channel of an image from that channel."""
 
 IMAGE, ROWS = "image", "rows"
-_BIAS = 2
 
 Order = NDArray[np.int64]
 Key = tuple[int, str]
@@ -56,26 +44,23 @@ Key = tuple[int, str]
 class ChannelGroup:
     """Tensors whose ``channels``, so many, go together.
 
-    ``readers``: the layers that sum over them; ``held``: the constants that have numbers for each of them,
-    with the axis along which these lie.
+    ``held``: the initializers that have numbers for each of them; ``consuming``: the weights of the layers
+    that sum over them, which are among these.
     """
 
     channels: int
-    readers: list[gs.Node] = field(default_factory=list)
-    held: list[tuple[gs.Constant, int]] = field(default_factory=list)
+    consuming: list[PerChannel] = field(default_factory=list)
+    held: list[PerChannel] = field(default_factory=list)
 
     def permute(self, order: Order) -> None:
         """Put the channels in another order: ``order`` has the present number of each.
 
         Weights that take no memory are put in order whenever they are needed.
         """
-        for constant, axis in self.held:
-
-            def _ordered(values: NDArray[Any], axis: int = axis) -> NDArray[Any]:
-                return np.ascontiguousarray(np.take(values, order, axis))
-
-            values = constant._values
-            become_constant(constant, derived(values, _ordered, values.dtype))
+        for held in self.held:
+            values = held.constant._values
+            ordered = partial(np.take, indices=order, axis=held.axis)
+            become_constant(held.constant, derived(values, ordered, values.dtype))
 
 
 def channel_groups(graph: gs.Graph, exclude: Container[gs.Node] = ()) -> list[ChannelGroup]:
@@ -97,25 +82,23 @@ class _Search:
 
     def __init__(self, graph: gs.Graph) -> None:
         self._fixed, self._members = walk.ends(graph), {id(node) for node in graph.nodes}
-        lookups = [
-            node for node in graph.nodes if node.op == "Gather" and isinstance(node.inputs[0], gs.Constant)
-        ]
-        self._tables = {tuple(sorted(node.inputs[0].shape)) for node in lookups}
+        read = (node.inputs[0] for node in graph.nodes if node.op == "Gather")
+        self._tables = {tuple(sorted(table.shape)) for table in read if isinstance(table, gs.Constant)}
         self._leaders: dict[Key, Key] = {}
         self._closed: list[Key] = []
-        self._held: list[tuple[Key, gs.Constant, int]] = []
-        self._readers: list[tuple[Key, gs.Node]] = []
+        self._held: list[tuple[Key, PerChannel]] = []
+        self._consuming: list[tuple[Key, PerChannel]] = []
 
     def groups(self) -> list[ChannelGroup]:
-        """Return the groups that nothing closes, and whose constants agree on their size."""
+        """Return the groups that nothing closes, and whose initializers agree on their size."""
         closed, found = {self._leader(key) for key in self._closed}, dict[Key, ChannelGroup]()
-        for key, constant, axis in self._held:
-            leader, size = self._leader(key), int(constant.shape[axis])
-            if found.setdefault(leader, ChannelGroup(size)).channels != size:
-                closed.add(leader)
-            found[leader].held.append((constant, axis))
-        for key, node in self._readers:
-            found[self._leader(key)].readers.append(node)
+        for key, held in self._held:
+            leader = self._leader(key)
+            group = found.setdefault(leader, ChannelGroup(held.channels))
+            group.held.append(held)
+            closed |= {leader} if group.channels != held.channels else set()
+        for key, held in self._consuming:
+            found[self._leader(key)].consuming.append(held)
         return [group for leader, group in found.items() if leader not in closed]
 
     def visit(self, node: gs.Node, *, is_known: bool) -> None:
@@ -140,20 +123,16 @@ class _Search:
     def _layer(self, node: gs.Node, kind: str) -> set[str]:
         """Note the channels that a layer with a weight of its own sums over, and those that it makes."""
         data, made, weight = (id(node.inputs[0]), kind), (id(node.outputs[0]), kind), node.inputs[1]
-        if (
-            not self._is_own(weight)
-            or node.attrs.get("transA", 0)
-            or (kind == ROWS and len(weight.shape) != 2)
-        ):
+        if not self._is_own(weight) or node.attrs.get("transA", 0):
             return set()
-        first = node.op == "Conv" or bool(node.attrs.get("transB", 0))
-        added, groups = node.inputs[_BIAS : _BIAS + 1], int(node.attrs.get("group", 1))
-        if not all(self._hold(made, tensor, -1) for tensor in added):
+        added = (PerChannel(node, index, -1) for index in range(2, len(node.inputs)))
+        if (kind == ROWS and len(weight.shape) != 2) or not all(self._hold(made, held) for held in added):
             return set()
-        self._held.append((made, weight, 0 if first else 1))
+        self._held.append((made, outputs_of(node)))
+        groups = int(node.attrs.get("group", 1))
         if groups == 1:
-            self._held.append((data, weight, 1 if first else 0))
-            self._readers.append((data, node))
+            self._held.append((data, inputs_of(node)))
+            self._consuming.append((data, inputs_of(node)))
             return {kind}
         self._tie(data, made)
         return {kind} if groups == weight.shape[0] and weight.shape[1] == 1 else set()
@@ -164,34 +143,29 @@ class _Search:
         axis = -1 if kind == ROWS else 1 - len(made.shape)
         if len(made.shape) < (2 if kind == ROWS else 3):
             return False
-        for tensor in node.inputs:
-            if isinstance(tensor, gs.Constant):
-                if not self._hold((id(made), kind), tensor, axis):
-                    return False
-            elif not tensor.is_empty():
-                shapes = [
-                    one.shape[axis] if one.shape and len(one.shape) >= -axis else None
-                    for one in (tensor, made)
-                ]
-                if shapes[0] is None or shapes[0] != shapes[1]:
-                    return False
+        for index, tensor in enumerate(node.inputs):
+            if walk.is_given(tensor):
+                is_tied = self._hold((id(made), kind), PerChannel(node, index, axis))
+            else:
+                channels = tensor.shape[axis] if len(tensor.shape or ()) >= -axis else None
+                is_tied = channels is not None and channels == made.shape[axis]
                 self._tie((id(made), kind), (id(tensor), kind))
+            if not is_tied:
+                return False
         return True
 
-    def _hold(self, key: Key, tensor: gs.Tensor, axis: int) -> bool:
-        """Note a constant beside channels, if it has a number for each; return whether it can be permuted."""
-        if tensor.is_empty() or (isinstance(tensor, gs.Constant) and _is_broadcast(tensor, axis)):
+    def _hold(self, key: Key, held: PerChannel) -> bool:
+        """Note an input beside channels, if it has a number for each; return whether it can be permuted."""
+        tensor = held.constant
+        if tensor.is_empty() or (isinstance(tensor, gs.Constant) and held.channels == 1):
             return True
-        if not self._is_own(tensor):
-            return False
-        self._held.append((key, tensor, axis))
-        return True
+        if is_own := self._is_own(tensor):
+            self._held.append((key, held))
+        return is_own
 
     def _is_own(self, tensor: gs.Tensor) -> bool:
-        is_stored = isinstance(tensor, gs.Constant) and id(tensor) not in self._fixed
-        if not is_stored or not dtypes.is_type(tensor, dtypes.FLOAT) or not walk.is_read_once(tensor):
-            return False
-        return tuple(sorted(tensor.shape)) not in self._tables  # a head may be tied to one, turned or not
+        is_own = is_stored(tensor, self._fixed) and walk.is_read_once(tensor)
+        return is_own and tuple(sorted(tensor.shape)) not in self._tables  # whose head may be tied to one
 
     def _tie(self, first: Key, second: Key) -> None:
         self._leaders[self._leader(second)] = self._leader(first)
@@ -200,8 +174,3 @@ class _Search:
         while (leader := self._leaders.setdefault(key, key)) != key:
             key = leader
         return key
-
-
-def _is_broadcast(constant: gs.Constant, axis: int) -> bool:
-    """Return whether a constant has the same numbers for all indices of an axis, counted from the end."""
-    return len(constant.shape) < -axis or constant.shape[axis] == 1

@@ -11,13 +11,16 @@ from functools import cached_property
 
 import numpy as np
 import onnx_graphsurgeon as gs
-from numpy.typing import NDArray
 
 from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
 from ops.pair_sums import paired_scale
-from transforms.channels.factor_takers import FactorTakers, channels_of, layers_on, rows_of
+from transforms.channels.factors import as_move, lowered, smoothed
+from transforms.channels.per_channel import Channels, inputs_of
+from transforms.channels.product_sites import layers_on, product_site
 from transforms.channels.rounding_errors import rounding_error
+from transforms.channels.shared_weights import groups
+from transforms.channels.sites import SiteFinder
 from transforms.graph import walk
 from transforms.plan.quant_spec import ACTIVATION, WEIGHT, QuantSite, QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
@@ -37,33 +40,18 @@ _CLIPPED = 0.7  # of the largest weight: about what one scale of least error for
 _COLUMNS = 1 << 13
 """Outputs of a layer that are looked at together."""
 
-Channels = NDArray[np.int64]
 
-
-@dataclass(frozen=True)
 class LayerWeights:
-    """What of a weight [channels, outputs] the errors depend on: its numbers, the grid, norms of rows.
+    """What of a weight [channels, outputs] the errors depend on: its numbers, and the grid.
 
-    ``largest``: magnitudes of each output, and ``peaks`` the channels that have them; ``ranges``: the largest
-    magnitude of each channel.
+    ``norms``: sums of squares of each channel; ``ranges``: its largest magnitude.
     """
 
-    numbers: Float32Array
-    grid: QuantSpec
-    norms: Float64Array
-    largest: Float32Array
-    peaks: Channels
-    ranges: Float32Array
-
-    @classmethod
-    def of(cls, rows: Float32Array, grid: QuantSpec) -> LayerWeights:
-        """Measure a weight whose channels are on the first axis."""
-        norms = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
-        sizes = ((size.argmax(0), size.max(1)) for size in map(np.abs, _parts(rows)))
-        peaks_of, ranges_of = zip(*sizes, strict=True)
-        peaks, ranges = np.concatenate(peaks_of), np.max(ranges_of, axis=0)
-        largest = np.abs(np.take_along_axis(rows, peaks[None], 0)[0])
-        return cls(rows, grid, norms, largest, peaks, ranges)
+    def __init__(self, numbers: Float32Array, grid: QuantSpec) -> None:
+        """Measure a weight."""
+        self.numbers, self.grid = numbers, grid
+        self.norms: Float64Array = np.einsum("ij,ij->i", numbers, numbers, dtype=np.float64)
+        self.ranges = np.max([np.abs(part).max(1) for part in _parts(numbers)], axis=0)
 
     def error(self, squares: Float64Array, factors: Float64Array, own: Channels) -> float:
         """Return the mean squared error of what the layer makes that rounding the weight causes.
@@ -72,7 +60,10 @@ class LayerWeights:
         ``own`` channels stay out of it. An error that is spread evenly over a step s has the mean square
         s^2 / 12.
         """
-        largest = self._of_pairs(factors, own) if self.grid.pairs else self._of_numbers(factors, own)
+        by = factors.astype(np.float32)
+        by[own] = 0
+        parts = [self._largest(part * by[:, None]) for part in _parts(self.numbers)]
+        largest = np.concatenate(parts).astype(np.float64)
         if self.grid.axis is None:
             largest = np.full_like(largest, _CLIPPED * largest.max())
         steps = largest / self.grid.format.highest
@@ -80,37 +71,13 @@ class LayerWeights:
         kept[own] = 0
         return float(np.square(steps).sum() / 12 * kept.sum())
 
-    def _of_numbers(self, factors: Float64Array, own: Channels) -> Float64Array:
-        """Return the largest magnitude of each output of a weight that is multiplied with factors."""
-        largest = self._largest_without(own)
-        raised = np.flatnonzero(factors != 1)
-        by = factors[raised, None].astype(np.float32)
-        scaled = [(np.abs(part[raised]) * by).max(0, initial=0) for part in _parts(self.numbers)]
-        return np.maximum(largest, np.concatenate(scaled)).astype(np.float64)
-
-    def _of_pairs(self, factors: Float64Array, own: Channels) -> Float64Array:
-        """Return the same where sums of neighbours give the scale, if they are larger."""
-        kept = factors.astype(np.float32)
-        kept[own] = 0
-        largest = []
-        for part in _parts(self.numbers):
-            scaled = part * kept[:, None]
-            highest = np.float32(self.grid.format.highest)
-            scales = np.abs(scaled).max(0, initial=0) / highest
-            largest.append(paired_scale(scaled, scales, (0,), 1) * highest)
-        return np.concatenate(largest).astype(np.float64)
-
-    def _largest_without(self, own: Channels) -> Float32Array:
-        """Return the largest magnitude of each output, some channels left out."""
-        if not len(own):
-            return self.largest
-        other = np.isin(self.peaks, own)
-        largest = self.largest.copy()
-        places = np.flatnonzero(other)
-        for first in range(0, len(places), _COLUMNS):
-            some = places[first : first + _COLUMNS]
-            largest[some] = np.abs(np.delete(self.numbers[:, some], own, 0)).max(0, initial=0)
-        return largest
+    def _largest(self, numbers: Float32Array) -> Float32Array:
+        """Return the largest magnitude of each output, or of sums of neighbours if these give the scale."""
+        largest = np.maximum(numbers.max(0, initial=0), -numbers.min(0, initial=0))
+        if not self.grid.pairs:
+            return largest
+        highest = np.float32(self.grid.format.highest)
+        return paired_scale(numbers, largest / highest, (0,), 1) * highest
 
 
 def _parts(numbers: Float32Array) -> Iterator[Float32Array]:
@@ -139,7 +106,7 @@ class Operand:
     def weights(self) -> list[LayerWeights]:
         """What errors depend on of the layers' weights, which must not change while moves are looked for."""
         pairs = zip(self.layers, self.weight_grids, strict=True)
-        return [LayerWeights.of(np.asarray(rows_of(n, n.inputs[1].values)), grid) for n, grid in pairs]
+        return [LayerWeights(inputs_of(node).rows(node.inputs[1].values), grid) for node, grid in pairs]
 
 
 def find_operands(plan: QuantizationPlan) -> list[Operand]:
@@ -149,27 +116,25 @@ def find_operands(plan: QuantizationPlan) -> list[Operand]:
     integers: dividing their channels would be one more layer of integers, on the range that was to be
     avoided.
     """
-    takers = FactorTakers(plan.graph)
-    found = [one for site in plan.quantizations for one in _operands(plan, site, takers)]
+    finder = SiteFinder(plan.graph)
+    found = [one for site in plan.quantizations for one in _operands(plan, site, finder)]
     return [*found, *(one for form in plan.specs.formats.at_run_time for one in form.operands(plan))]
 
 
-def _operands(plan: QuantizationPlan, site: QuantSite, takers: FactorTakers) -> Iterator[Operand]:
+def _operands(plan: QuantizationPlan, site: QuantSite, finder: SiteFinder) -> Iterator[Operand]:
     grid, tensor = site.steps[-1], site.tensor
     coarse = grid.format.is_integer and grid.format.bits <= _MOST_BITS and len(site.steps) == 1
     if site.role != ACTIVATION or not coarse or not plan.specs.is_in_main_graph(tensor) or not tensor.shape:
         return
-    if walk.producer(tensor) is None:
-        return
-    layers = layers_on(tensor)
+    layers = [] if walk.producer(tensor) is None else layers_on(tensor)
     reads = {(id(node), index) for node, index in site.uses}
     if not layers or not all((id(node), 0) in reads for node in layers):
         return
     grids = weight_grids(plan, layers)
-    if len(grids) < len(layers) or channels_of(layers[0]) < LEAST_CHANNELS:
+    if len(grids) < len(layers) or inputs_of(layers[0]).channels < LEAST_CHANNELS:
         return
     is_float = plan.specs.integers.maker(tensor) is None
-    if is_float or takers.take(tensor, len(layers)):
+    if is_float or product_site(finder, tensor, layers).producing:
         may_split = is_float and all(_ends_in_float(plan, node) for node in layers)
         yield Operand(tensor, tuple(layers), grid, grids, may_split)
 
@@ -203,7 +168,7 @@ def propose_moves(
     have one move, or none.
     """
     found = {}
-    for group in _groups(operands):
+    for group in groups(operands):
         halves = [_halves(rows[operand.tensor.name]) for operand in group]
         if all(halves):
             move = _choose(group, halves, clips=clips)
@@ -218,15 +183,6 @@ def _halves(samples: Sequence[Float32Array]) -> list[Float32Array]:
     """Return the rows of every other sample, and of those between; nothing where they are too few."""
     halves = [np.concatenate(samples[half::2]) for half in range(2)] if len(samples) > 1 else []
     return halves if all(len(half) >= _LEAST_ROWS and np.isfinite(half).all() for half in halves) else []
-
-
-def _groups(operands: Sequence[Operand]) -> Sequence[Sequence[Operand]]:
-    """Return operands in groups that move alike: one in each where no other node reads a weight of theirs."""
-    if all(walk.is_read_once(node.inputs[1]) for operand in operands for node in operand.layers):
-        return [[operand] for operand in operands]
-    from transforms.channels.shared_weights import groups
-
-    return groups(operands)
 
 
 def _choose(
@@ -256,14 +212,12 @@ def _candidates(group: Sequence[Operand], rows: Sequence[Float32Array]) -> list[
 
     Outliers lowered, all channels brought to like sizes, or outliers with products of their own.
     """
-    from transforms.channels.move_outliers import lowering, smoothing
-
     ranges = np.max([np.abs(some).max(0) for some in rows], axis=0).astype(np.float64)
     moves, largest = [OutlierMove()], float(ranges.max())
-    moves += [OutlierMove(lowering(ranges, max(largest * 2.0**-power, _TINY))) for power in _LOWERED]
+    moves += [as_move(lowered(ranges, max(largest * 2.0**-power, _TINY))) for power in _LOWERED]
     all_weights = [weight.ranges for operand in group for weight in operand.weights]
     of_weights = np.max(all_weights, axis=0).astype(np.float64)
-    moves += [OutlierMove(smoothing(ranges, of_weights, share)) for share in _SMOOTHED]
+    moves += [as_move(smoothed(ranges, of_weights, share)) for share in _SMOOTHED]
     if all(operand.may_split for operand in group):
         order = np.argsort(-ranges, kind="stable")
         counts = (count for count in _SPLIT if 4 * count <= len(ranges))
@@ -276,8 +230,8 @@ def total_error(move: OutlierMove, rows: Sequence[Float32Array], operand: Operan
 
     ``rows`` [rows, channels] of the operand: those that give the range, and those that are held out.
     """
-    factors, own = np.ones(rows[0].shape[1]), np.array(move.own, np.int64)
-    factors[list(move.exponents)] = [2.0**exponent for exponent in move.exponents.values()]
+    exponents, own = move.of_channels(operand.tensor.name, rows[0].shape[1]), np.array(move.own, np.int64)
+    factors = np.ldexp(1.0, exponents)
     squares = channel_sums(rows[1], 1)[1] / max(1, len(rows[1]))
     rounded = sum(weight.error(squares, factors, own) for weight in operand.weights)
     norms = np.sum([weight.norms for weight in operand.weights], axis=0) * factors**2

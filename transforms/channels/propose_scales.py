@@ -7,22 +7,23 @@ square of each channel. Unseen samples hold larger numbers: every channel gets h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
 
 from ops.array_types import AnyArray, Float64Array
-from transforms.channels.scale_channels import Span, SpanFinder
-from transforms.channels.scaled_layer import weight_view
+from transforms.channels.factors import as_move, raised
+from transforms.channels.per_channel import Exponents, inputs_of
+from transforms.channels.sites import CONVOLUTIONS, Site, SiteFinder
 from transforms.graph.selection import Exclusion, resolve
 from transforms.scheme import Scheme
 from transforms.scheme.outlier_move import OutlierMove
 
 _LEAST, _LEAST_GATED = 3.0, 8.0  # dB that a layer has to gain, also for the Mul that a gate needs
-_HEADROOM = 1.0  # power of two that no other channel gets nearer to the largest
-_LARGEST = 7  # exponent: a constant of 8 bits holds its powers of two
 _SHARES = (0.25, 0.5, 0.75, 1.0)  # of the distance to equal ranges
 _FEWEST = 256  # numbers of a channel, of which its largest is known
 _SQUARED = 4096  # numbers of a channel and sample whose squares are taken
@@ -48,14 +49,14 @@ class ChannelSizes:
         self.samples += 1
 
 
-def find_spans(graph: gs.Graph, *, exclude: Exclusion = None) -> list[Span]:
+def find_sites(graph: gs.Graph, *, exclude: Exclusion = None) -> list[Site]:
     """Return the tensors between convolutions whose channels can be scaled."""
-    return SpanFinder(graph, resolve(exclude, graph)).spans(graph)
+    return SiteFinder(graph, resolve(exclude, graph)).between_convolutions()
 
 
-def sizes_of(spans: Sequence[Span]) -> dict[str, ChannelSizes]:
+def sizes_of(sites: Sequence[Site]) -> dict[str, ChannelSizes]:
     """Return empty sizes of the tensors that :func:`propose_scales` asks for, by name, to be filled."""
-    return {str(tensor.name): ChannelSizes() for span in spans for tensor in (span.read, span.before)}
+    return {str(tensor.name): ChannelSizes() for site in sites for tensor in (site.tensor, site.gated)}
 
 
 def levels_of(scheme: Scheme) -> tuple[float, float] | None:
@@ -68,7 +69,7 @@ def levels_of(scheme: Scheme) -> tuple[float, float] | None:
 
 
 def propose_scales(
-    spans: Sequence[Span], sizes: Mapping[str, ChannelSizes], *, levels: tuple[float, float]
+    sites: Sequence[Site], sizes: Mapping[str, ChannelSizes], *, levels: tuple[float, float]
 ) -> dict[str, OutlierMove]:
     """Return moves for :func:`transforms.scale_channels.scale_channels`, by the names of tensors.
 
@@ -76,73 +77,60 @@ def propose_scales(
     float model; ``levels``: of the scheme (:func:`levels_of`). A move has to gain 3 dB in the layers that
     read the tensor, 8 dB if a gate needs another Mul.
     """
-    moves = {str(span.read.name): _move(span, sizes, levels) for span in spans}
+    moves = {str(site.tensor.name): _move(site, sizes, levels) for site in sites}
     return {name: move for name, move in moves.items() if move is not None}
 
 
-def _move(span: Span, sizes: Mapping[str, ChannelSizes], levels: tuple[float, float]) -> OutlierMove | None:
+def _move(site: Site, sizes: Mapping[str, ChannelSizes], levels: tuple[float, float]) -> OutlierMove | None:
     """Return the move with the least error of the layers that read a tensor, None if it gains too little."""
-    read, before = sizes[str(span.read.name)], sizes[str(span.before.name)]
+    read, gated = sizes[str(site.tensor.name)], sizes[str(site.gated.name)]
     if read.count < _FEWEST or not np.max(read.largest) > 0:
         return None
     squares = np.asarray(read.squares) / read.samples
-    ranges = [
-        np.asarray(sizes_of.largest, np.float64) for sizes_of in ((read, before) if span.gate else (read,))
-    ]
-    consumers = [_Consumer.of(node, span.channels, levels[1]) for node in span.consumers]
+    ranges = [np.asarray(one.largest, np.float64) for one in ((read, gated) if site.gate else (read,))]
+    errors = [_error_of(weight.node, squares, levels[1]) for weight in site.consuming]
 
-    def _error(exponents: Float64Array) -> float:
-        factors = np.exp2(exponents)
+    def _error(exponents: Exponents) -> float:
+        factors = np.exp2(-exponents)
         steps = sum(
             share * ((factors * each).max() / levels[0]) ** 2
             for each, share in zip(ranges, (1.0, _GATED), strict=False)
         )
-        return float(sum(consumer.error(factors, steps, squares) for consumer in consumers))
+        return float(sum(error(factors, steps) for error in errors))
 
-    tried = [_toward(each, share) for each in ranges for share in _SHARES]
-    errors = [_error(exponents) for exponents in tried]
-    best = int(np.argmin(errors))
-    least = _LEAST_GATED if span.gate else _LEAST
-    if not errors[best] * 10 ** (least / 10) <= _error(np.zeros(span.channels)):
-        return None
-    chosen = tried[best].astype(int).tolist()
-    return OutlierMove({channel: -power for channel, power in enumerate(chosen) if power})
+    least = min((raised(each, share) for each in ranges for share in _SHARES), key=_error)
+    gain = 10 ** ((_LEAST_GATED if site.gate else _LEAST) / 10)
+    is_worth = _error(least) * gain <= _error(np.zeros(site.channels, np.int64))
+    return as_move(least) if is_worth else None
 
 
-def _toward(ranges: Float64Array, share: float) -> Float64Array:
-    """Return the powers of two that bring channels a share of the way to the largest, less some headroom."""
-    ratios = np.log2(ranges.max() / np.maximum(ranges, ranges.max() * 2.0**-10))
-    return np.clip(np.floor(share * ratios - _HEADROOM), 0, _LARGEST)
+def _error_of(node: gs.Node, squares: Float64Array, levels: float) -> Callable[[Float64Array, float], float]:
+    """Return the squared error of a layer's results by that of their size.
 
-
-@dataclass(frozen=True)
-class _Consumer:
-    """The weight of a layer: ``squares`` [channels] summed over all outputs, and ``largest`` [groups,
-    outputs, inputs] of ``taps`` numbers each; ``levels``: its steps from zero to the largest number.
+    It is a function of the factors of the channels that it reads, and of the squared step of these numbers.
+    ``squares``: mean squares of channels; ``levels``: steps of a weight from zero to the largest number.
     """
+    view = _weight_view(node)  # of which several inputs may be one channel, after a Flatten
+    weights = view.reshape(*view.shape[:2], len(squares) // len(view), -1)
+    of_weights = np.square(weights, dtype=np.float64).sum(axis=(1, 3)).reshape(-1)
+    largest = np.abs(weights).max(axis=3).astype(np.float64)
+    taps, shape = weights.shape[3], (largest.shape[0], 1, largest.shape[2])
+    signal = float(of_weights @ squares)
 
-    squares: Float64Array
-    largest: Float64Array
-    taps: int
-    levels: float
-
-    @classmethod
-    def of(cls, node: gs.Node, channels: int, levels: float) -> _Consumer:
-        """Measure the weight of a node; several of its inputs may be one channel, after a Flatten."""
-        view = weight_view(node.op, node.attrs, node.inputs[1].values)
-        values = view.reshape(*view.shape[:2], channels // len(view), -1)
-        squares = np.square(values, dtype=np.float64).sum(axis=(1, 3)).reshape(-1)
-        return cls(squares, np.abs(values).max(axis=3).astype(np.float64), values.shape[3], levels)
-
-    def error(self, factors: Float64Array, steps: float, squares: Float64Array) -> float:
-        """Return the squared error of the results by that of their size.
-
-        ``factors``: of channels. ``steps``: squares of steps of what is read. ``squares``: mean squares of
-        the channels.
-        """
-        shape = self.largest.shape[0], 1, self.largest.shape[2]
-        weights = np.square((self.largest / factors.reshape(shape)).max(axis=2) / self.levels).sum(axis=1)
-        inputs = (factors**2 * squares).reshape(shape).sum(axis=(1, 2)) * self.taps
-        signal = float(self.squares @ squares)
-        error = steps * float((self.squares / factors**2).sum()) + float(weights @ inputs)
+    def _error(factors: Float64Array, steps: float) -> float:
+        rounding = np.square((largest / factors.reshape(shape)).max(axis=2) / levels).sum(axis=1)
+        inputs = (factors**2 * squares).reshape(shape).sum(axis=(1, 2)) * taps
+        error = steps * float((of_weights / factors**2).sum()) + float(rounding @ inputs)
         return error / signal if signal > 0 else 0.0
+
+    return _error
+
+
+def _weight_view(node: gs.Node) -> NDArray[np.float32]:
+    """Return the weight of a layer as a view [groups, outputs of a group, inputs of a group, taps]."""
+    values = node.inputs[1].values
+    if node.op not in CONVOLUTIONS:
+        return inputs_of(node).rows(values).T[None, :, :, None]
+    groups = int(node.attrs.get("group", 1))
+    view = values.reshape(groups, -1, values.shape[1], math.prod(values.shape[2:]))
+    return view if node.op == "Conv" else view.swapaxes(1, 2)

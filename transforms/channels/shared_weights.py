@@ -6,24 +6,15 @@ Their channels are moved alike, or not at all: each further move of a weight is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
-
-import onnx_graphsurgeon as gs
+from typing import TYPE_CHECKING
 
 from transforms.graph import walk
 
-
-class _Operand(Protocol):
-    """A tensor, as far as its layers go."""
-
-    @property
-    def layers(self) -> tuple[gs.Node, ...]: ...
+if TYPE_CHECKING:
+    from transforms.channels.propose_moves import Operand
 
 
-T = TypeVar("T", bound=_Operand)
-
-
-def groups(operands: Sequence[T]) -> list[list[T]]:
+def groups(operands: Sequence[Operand]) -> list[list[Operand]]:
     """Return operands in groups that share weights, directly or through others; most are alone.
 
     Left out are all of a group with a weight that another node reads too.

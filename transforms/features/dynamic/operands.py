@@ -9,7 +9,8 @@ import numpy as np
 from ops import FORMATS
 from ops.array_types import Float32Array, Float64Array
 from ops.channel_sums import channel_sums
-from transforms.channels.factor_takers import channels_of, layers_on, rows_of
+from transforms.channels.per_channel import inputs_of, outputs_of
+from transforms.channels.product_sites import layers_on
 from transforms.channels.propose_moves import LEAST_CHANNELS, Operand, weight_grids
 from transforms.features.dynamic.products import dynamic_products
 from transforms.features.dynamic.rounding import SYMMETRIC, RowGrid, rounds_rows, row_grid
@@ -34,10 +35,10 @@ def dynamic_operands(plan: QuantizationPlan) -> list[Operand]:
             continue
         if not plan.specs.is_in_main_graph(tensor) or walk.producer(tensor) is None:
             continue
-        if channels_of(layers[0]) < LEAST_CHANNELS:
+        if inputs_of(layers[0]).channels < LEAST_CHANNELS:
             continue
-        made = sum(rows_of(node, np.empty(node.inputs[1].shape, np.bool_)).shape[1] for node in layers)
-        may_split = made <= channels_of(layers[0])
+        made = sum(outputs_of(node).channels for node in layers)
+        may_split = made <= inputs_of(layers[0]).channels
         grids = weight_grids(plan, layers)
         in_rows = rounds_rows(tensor, plan.scheme.dynamic_ranges)
         of_rows = partial(row_error, row_grid(tensor)) if in_rows else None

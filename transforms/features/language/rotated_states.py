@@ -15,11 +15,12 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ops.array_types import Float64Array
+from transforms.channels.per_channel import PerChannel, is_stored, outputs_of
 from transforms.features.language.kept_channels import keeps_channels
 from transforms.graph import walk
 from transforms.graph.constants import Constants
 from transforms.graph.embeddings import heads, is_lookup, is_table
-from transforms.graph.rewire import STANDARD_DOMAINS, onnx_op
+from transforms.graph.rewire import onnx_op
 from transforms.graph.shapes import reduced_axes, shape_of, size
 
 _SUMS = frozenset({"Add", "Sub", "Sum"})
@@ -37,7 +38,7 @@ class NotRotatableError(ValueError):
 
 @dataclass(frozen=True)
 class Affine:
-    """What a normalization multiplies its channels by, and what it adds then, for layers to take in."""
+    """Scales and biases (None if they are 0) of a normalization, for layers to take in."""
 
     scale: Float64Array
     bias: Float64Array | None = None
@@ -47,18 +48,18 @@ class Affine:
 class RotatedStates:
     """What changes if the rows of a table are rotated; raises NotRotatableError if something must not.
 
-    ``written``: constants, by their node and input, whose last axis is rotated, or the results of a product;
-    ``read``: products that read rotated numbers, with the scales and biases that they take in, None for none;
-    ``heads``: those of them whose weight is a table; ``scales``, ``biases``: the constants that they replace.
+    ``written``: initializers that make rotated channels, weights of products among them; ``read``: products
+    that sum over rotated channels, with the scales and biases that they take in, None for none; ``heads``:
+    those of them whose weight is a table; ``scales``, ``biases``: the initializers that they replace.
     """
 
     graph: gs.Graph
     table: gs.Constant
-    written: list[tuple[gs.Node, int]] = field(default_factory=list)
+    written: list[PerChannel] = field(default_factory=list)
     read: list[tuple[gs.Node, Affine | None]] = field(default_factory=list)
     heads: list[tuple[gs.Node, Affine | None]] = field(default_factory=list)
-    scales: list[tuple[gs.Node, int]] = field(default_factory=list)
-    biases: list[tuple[gs.Node, int]] = field(default_factory=list)
+    scales: list[PerChannel] = field(default_factory=list)
+    biases: list[PerChannel] = field(default_factory=list)
     tables: list[gs.Constant] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -73,44 +74,32 @@ class RotatedStates:
         while self._pending:
             tensor = self._pending.pop()
             affine = self._affines[id(tensor)]
-            if affine is None:
-                self._go_back(tensor)
+            if affine is None and not self._goes_back(tensor):
+                raise NotRotatableError(f"what makes '{tensor.name}' cannot take a rotation in")
             for node, index in walk.uses(tensor):
-                self._go_on(tensor, node, index, affine)
+                if id(node) not in self._members or not self._goes_on(tensor, node, index, affine):
+                    raise NotRotatableError(f"'{node.name}' ({node.op}) on '{tensor.name}' does not commute")
         self._check_tables()
 
     @property
     def has_scales(self) -> bool:
         """Whether a normalization has scales other than 1, or biases other than 0."""
-        is_scaled = any(np.any(node.inputs[index].values != 1) for node, index in self.scales)
-        return is_scaled or any(np.any(node.inputs[index].values) for node, index in self.biases)
+        is_scaled = any(np.any(held.constant.values != 1) for held in self.scales)
+        return is_scaled or any(np.any(held.constant.values) for held in self.biases)
 
     @property
     def changed(self) -> Iterator[gs.Node]:
         """The nodes whose stored numbers change, except those that read rows of a table."""
-        constants = (*self.written, *self.scales, *self.biases)
-        return (node for node, _ in (*constants, *self.read, *self.heads))
+        yield from (held.node for held in (*self.written, *self.scales, *self.biases))
+        yield from (node for node, _ in (*self.read, *self.heads))
 
-    def _follow(self, tensor: gs.Tensor, affine: Affine | None = None) -> None:
-        """Note a tensor that is rotated, to be scaled where it is read."""
-        if id(tensor) in self._affines:
-            if (affine is None) != (self._affines[id(tensor)] is None):
-                raise NotRotatableError(f"'{tensor.name}' is read with and without scales")
-            return
-        if id(tensor) in self._ends or isinstance(tensor, gs.Constant):
-            raise NotRotatableError(f"'{tensor.name}' is an output, or stored")
-        self._affines[id(tensor)] = affine
-        self._pending.append(tensor)
-
-    def _add_table(self, table: gs.Constant) -> None:
+    def _add_table(self, table: gs.Constant) -> bool:
+        """Note a table whose rows are rotated, and follow them; return whether they can be."""
         if any(table is other for other in self.tables):
-            return
-        if int(table.shape[1]) != self._width:
-            raise NotRotatableError(f"'{table.name}' has {table.shape[1]} columns, the states {self._width}")
+            return True
         self.tables.append(table)
-        for node in table.outputs:
-            if is_lookup(node, table):
-                self._follow(node.outputs[0])
+        lookups = [node for node in table.outputs if is_lookup(node, table)]
+        return int(table.shape[1]) == self._width and all(self._follow(one.outputs[0]) for one in lookups)
 
     def _check_tables(self) -> None:
         """Refuse tables that something else reads, as a head of states that are not rotated."""
@@ -121,155 +110,134 @@ class RotatedStates:
                 if not is_lookup(node, table) and not (of_node and all(id(one) in known for one in of_node)):
                     raise NotRotatableError(f"'{node.name}' reads the table '{table.name}'")
 
-    def _go_back(self, tensor: gs.Tensor) -> None:
-        """Rotate the tensors that a rotated one is made of."""
+    def _follow(self, tensor: gs.Tensor, affine: Affine | None = None) -> bool:
+        """Note a tensor that is rotated, to be scaled where it is read; return whether it can be."""
+        if id(tensor) in self._affines:
+            return (affine is None) == (self._affines[id(tensor)] is None)
+        self._affines[id(tensor)] = affine
+        self._pending.append(tensor)
+        return id(tensor) not in self._ends and not isinstance(tensor, gs.Constant)
+
+    def _goes_back(self, tensor: gs.Tensor) -> bool:
+        """Rotate the tensors that a rotated one is made of; return whether that can be done."""
         node = walk.producer(tensor)
         if node is None or not node.inputs or id(node) not in self._members:
-            raise NotRotatableError(f"'{tensor.name}' is an input, or made of nothing or in another graph")
+            return False
         op, first = onnx_op(node), node.inputs[0]
         if op == "Gather" and is_table(first) and is_lookup(node, first):
-            self._add_table(first)
-        elif op in _PRODUCTS and self._is_weight(node):
-            self._write(node, 1)
-            if len(node.inputs) > 2 and not node.inputs[2].is_empty():
-                self._write(node, 2)
-        elif op in _SUMS:
-            for index in range(len(node.inputs)):
-                self._rotate_input(node, index)
-        elif op in _FACTORS:
-            factors = [self._is_row_factor(one) for one in node.inputs]
-            if sum(factors) != 1 or (op == "Div" and factors[0]):
-                raise NotRotatableError(f"'{node.name}' is no factor of a row")
-            self._follow(node.inputs[factors.index(False)])
-        elif keeps_channels(node, self._constants):
-            self._rotate_input(node, 0)
-        elif tensor is not node.outputs[0] or id(first) not in self._affines:
-            raise NotRotatableError(f"'{node.name}' ({node.op}) does not commute with a rotation")
+            return self._add_table(first)
+        if op in _PRODUCTS and self._is_weight(node):
+            has_bias = len(node.inputs) > 2 and not node.inputs[2].is_empty()
+            return self._write(outputs_of(node)) and (not has_bias or self._write(PerChannel(node, 2, -1)))
+        if op in _SUMS:
+            return all(self._rotate_input(node, index) for index in range(len(node.inputs)))
+        if op in _FACTORS:
+            of_rows = [self._is_row_factor(one) for one in node.inputs]
+            is_scaled = sum(of_rows) == 1 and not (op == "Div" and of_rows[0])
+            return is_scaled and self._follow(node.inputs[of_rows.index(False)])
+        if keeps_channels(node, self._constants):
+            return self._rotate_input(node, 0)
+        return tensor is node.outputs[0] and id(first) in self._affines
 
-    def _go_on(self, tensor: gs.Tensor, node: gs.Node, index: int, affine: Affine | None) -> None:
-        """Rotate the tensors that are made of a rotated one."""
-        op, made = onnx_op(node), node.outputs[0]
-        if id(node) not in self._members:
-            raise NotRotatableError(f"'{node.name}' reads '{tensor.name}' in another graph")
+    def _goes_on(self, tensor: gs.Tensor, node: gs.Node, index: int, affine: Affine | None) -> bool:
+        """Rotate the tensors that a node makes of a rotated one; return whether that can be done."""
+        op, result = onnx_op(node), node.outputs[0]
         if op in _SIZES:
-            return
+            return True
         if op in _PRODUCTS and index == 0 and not node.attrs.get("transA", 0):
-            self._multiply(node, affine)
-        elif index == 0 and keeps_channels(node, self._constants):
-            self._follow(made, affine)
-        elif affine is not None and op == "Add" and self._is_vector(node.inputs[1 - index]):
-            self._take_bias(node, 1 - index, affine)
-        elif affine is not None:
-            raise NotRotatableError(f"'{node.name}' ({node.op}) reads what is scaled")
-        elif op in _SUMS:
-            self._follow(made)
-        elif op in _MEANS:
-            self._check_last_axis(node)
-        elif op in _FACTORS:
-            self._scale(tensor, node, index)
-        elif op == "Pow" and index == 0 and self._constants.scalar(node.inputs[1]) == 2:
-            self._check_mean(made)
-        elif op in _LENGTHS:
-            self._check_last_axis(node)
-        elif node.op in _NORMS and node.domain in STANDARD_DOMAINS and index == 0:
-            self._normalize(node)
-        else:
-            raise NotRotatableError(f"'{node.name}' ({node.op}) does not commute with a rotation")
+            return self._multiply(node, affine)
+        if index == 0 and keeps_channels(node, self._constants):
+            return self._follow(result, affine)
+        if affine is not None:
+            return op == "Add" and self._take_bias(PerChannel(node, 1 - index, -1), affine)
+        if op in _SUMS:
+            return self._follow(result)
+        if op in _MEANS | _LENGTHS:
+            return self._reduces_rows(node)
+        if op in _FACTORS:
+            return self._multiply_by(tensor, node, index)
+        if op == "Pow" and index == 0:
+            return self._constants.scalar(node.inputs[1]) == 2 and self._is_summed(result)
+        return op in _NORMS and index == 0 and self._normalize(node)
 
-    def _multiply(self, node: gs.Node, affine: Affine | None) -> None:
-        weight = node.inputs[1]
-        transpose = walk.producer(weight)
+    def _multiply(self, node: gs.Node, affine: Affine | None) -> bool:
+        """Note a product with a table, or with a stored matrix of its own."""
+        weight, transpose = node.inputs[1], walk.producer(node.inputs[1])
         reader, table = node, weight
         if transpose is not None and transpose.inputs:
             reader, table = transpose, transpose.inputs[0]
-        if is_table(table) and any(node is head for head in heads(reader, table)):
-            self.heads.append((node, affine))
-        elif self._is_weight(node):
-            self.read.append((node, affine))
-        else:
-            raise NotRotatableError(f"'{node.name}' multiplies by no stored matrix of its own")
+        is_head = is_table(table) and any(node is head for head in heads(reader, table))
+        (self.heads if is_head else self.read).append((node, affine))
+        return is_head or self._is_weight(node)
 
-    def _scale(self, tensor: gs.Tensor, node: gs.Node, index: int) -> None:
+    def _multiply_by(self, tensor: gs.Tensor, node: gs.Node, index: int) -> bool:
+        """Rotate the product of a rotated tensor with factors of rows or channels, or take its squares."""
         other = node.inputs[1 - index]
         if other is tensor:
-            if node.op != "Mul":
-                raise NotRotatableError(f"'{node.name}' divides a tensor by itself")
-            self._check_mean(node.outputs[0])
-        elif self._is_row_factor(other) and (node.op == "Mul" or index == 0):
-            self._follow(node.outputs[0])
-        elif node.op == "Mul" and self._is_vector(other):
-            self._take_scale(node, 1 - index)
-        else:
-            raise NotRotatableError(f"'{node.name}' multiplies by what is no factor of a row")
+            return node.op == "Mul" and self._is_summed(node.outputs[0])
+        if self._is_row_factor(other):
+            return (node.op == "Mul" or index == 0) and self._follow(node.outputs[0])
+        return node.op == "Mul" and self._take_scale(PerChannel(node, 1 - index, -1))
 
-    def _normalize(self, node: gs.Node) -> None:
+    def _normalize(self, node: gs.Node) -> bool:
+        """Let layers take in the scales and biases of a normalization over the last axis."""
         rank = len(node.inputs[0].shape or ())
         if int(node.attrs.get("axis", -1)) not in (-1, rank - 1) or not self._is_vector(node.inputs[1]):
-            raise NotRotatableError(f"'{node.name}' normalizes other axes, or has computed scales")
-        if len(node.inputs) > 2 and not node.inputs[2].is_empty():
-            if not self._is_vector(node.inputs[2]):
-                raise NotRotatableError(f"'{node.name}' has computed biases")
-            self.scales.append((node, 1))
-            self._take_bias(node, 2, Affine(_vector(node.inputs[1])))
-        else:
-            self._take_scale(node, 1)
+            return False
+        scale = PerChannel(node, 1, -1)
+        if len(node.inputs) < 3 or node.inputs[2].is_empty():
+            return self._take_scale(scale)
+        self.scales.append(scale)
+        return self._take_bias(PerChannel(node, 2, -1), Affine(_vector(scale)))
 
-    def _take_scale(self, node: gs.Node, index: int) -> None:
-        self.scales.append((node, index))
-        self._follow(node.outputs[0], Affine(_vector(node.inputs[index])))
+    def _take_scale(self, held: PerChannel) -> bool:
+        if not self._is_vector(held.constant):
+            return False
+        self.scales.append(held)
+        return self._follow(held.node.outputs[0], Affine(_vector(held)))
 
-    def _take_bias(self, node: gs.Node, index: int, affine: Affine) -> None:
-        self.biases.append((node, index))
-        bias = _vector(node.inputs[index])
-        self._follow(
-            node.outputs[0], replace(affine, bias=bias if affine.bias is None else affine.bias + bias)
-        )
+    def _take_bias(self, held: PerChannel, affine: Affine) -> bool:
+        if not self._is_vector(held.constant):
+            return False
+        self.biases.append(held)
+        bias = _vector(held) if affine.bias is None else affine.bias + _vector(held)
+        return self._follow(held.node.outputs[0], replace(affine, bias=bias if np.any(bias) else None))
 
-    def _rotate_input(self, node: gs.Node, index: int) -> None:
+    def _rotate_input(self, node: gs.Node, index: int) -> bool:
         """Rotate an addend, or rows that a node chooses, unless it is one number for each row."""
         tensor = node.inputs[index]
-        if self._is_stored(tensor) and tuple(tensor.shape)[-1:] == (self._width,):
-            self._write(node, index)
-        elif not self._is_row_factor(tensor):
-            self._follow(tensor)
+        if is_stored(tensor, self._ends) and tuple(tensor.shape)[-1:] == (self._width,):
+            return self._write(PerChannel(node, index, -1))
+        return self._is_row_factor(tensor) or self._follow(tensor)
 
-    def _write(self, node: gs.Node, index: int) -> None:
-        constant = node.inputs[index]
-        if not self._is_stored(constant) or (index == 2 and tuple(constant.shape)[-1:] != (self._width,)):
-            raise NotRotatableError(f"'{constant.name}' of '{node.name}' is not stored in full")
-        if not any(node is one and index == other for one, other in self.written):
-            self.written.append((node, index))
+    def _write(self, held: PerChannel) -> bool:
+        """Note an initializer that makes rotated channels; return whether it has a number for each."""
+        if not any(held.node is other.node and held.index == other.index for other in self.written):
+            self.written.append(held)
+        return is_stored(held.constant, self._ends) and held.channels == self._width
 
-    def _check_mean(self, squares: gs.Tensor) -> None:
-        """Refuse squares of which more is read than their sum over all channels."""
-        if id(squares) in self._ends:
-            raise NotRotatableError(f"'{squares.name}' is an output")
-        for node, _ in walk.uses(squares):
-            if onnx_op(node) not in _MEANS:
-                raise NotRotatableError(f"'{node.name}' ({node.op}) reads squares")
-            self._check_last_axis(node)
+    def _is_summed(self, squares: gs.Tensor) -> bool:
+        """Return whether of squares nothing is read but their sum over all channels."""
+        users = [node for node, _ in walk.uses(squares)]
+        are_means = all(onnx_op(node) in _MEANS and self._reduces_rows(node) for node in users)
+        return are_means and id(squares) not in self._ends
 
-    def _check_last_axis(self, node: gs.Node) -> None:
+    def _reduces_rows(self, node: gs.Node) -> bool:
         shape = shape_of(node.inputs[0])
-        if reduced_axes(node, None if shape is None else len(shape), self._constants) != (-1,):
-            raise NotRotatableError(f"'{node.name}' reduces other axes than the last")
+        return reduced_axes(node, None if shape is None else len(shape), self._constants) == (-1,)
 
     def _is_row_factor(self, tensor: gs.Tensor) -> bool:
         """Return whether a tensor has one number for each row."""
         return size(tensor, -1) == 1 or shape_of(tensor) == ()
 
     def _is_vector(self, tensor: gs.Tensor) -> bool:
-        return self._is_stored(tensor) and tuple(tensor.shape)[-1:] == (self._width,) == (
-            math.prod(tensor.shape),
-        )
+        shape = tuple(tensor.shape or ())
+        return is_stored(tensor, self._ends) and shape[-1:] == (self._width,) == (math.prod(shape),)
 
     def _is_weight(self, node: gs.Node) -> bool:
         weight = node.inputs[1]
-        return self._is_stored(weight) and len(weight.shape) == 2 and not is_table(weight)
-
-    def _is_stored(self, tensor: gs.Tensor) -> bool:
-        return isinstance(tensor, gs.Constant) and tensor.dtype == np.float32 and id(tensor) not in self._ends
+        return is_stored(weight, self._ends) and len(weight.shape) == 2 and not is_table(weight)
 
 
-def _vector(tensor: gs.Constant) -> Float64Array:
-    return np.asarray(tensor.values, np.float64).reshape(-1)
+def _vector(held: PerChannel) -> Float64Array:
+    return np.asarray(held.constant.values, np.float64).reshape(-1)
