@@ -154,8 +154,7 @@ def evaluate(
         else:
             results = _run_both(baseline, quantized, given, folder, told)
         compared = compare_folders(*results, measures, told)
-        for line in compared.lines():
-            told.note(line)
+        told.tell(compared.lines())
         compared.write(*files)
         compared.judge()
         own = {} if metrics is None else {"metrics": _of_users(metrics, compared.pairs)}

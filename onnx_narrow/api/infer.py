@@ -106,8 +106,7 @@ def infer(
             saved = save_outputs(
                 source, folder, where, WantedOutputs(given.get("output_names", ()), generate), options, told
             )
-            for line in inference.lines(saved, where):
-                told.note(line)
+            told.tell(inference.lines(saved, where))
             if beside is not None:
                 _compare_time(beside, source, folder, told)
     return dict(saved.folders)
@@ -132,5 +131,4 @@ def _compare_time(beside: Source, source: Source, samples: FolderData, told: Tol
     told.phase("timing")
     with temporary_folder() as own:
         files = placed(beside, own, "float.onnx"), placed(source, own, "model.onnx")
-        for line in cost_lines(measure_both(*files, samples)):
-            told.note(line)
+        told.tell(cost_lines(measure_both(*files, samples)))

@@ -76,8 +76,7 @@ def inspect(
             found, lines = _listed(model, layers=layers, tensors=tensors)
         else:
             found, lines = _inspected(model) if against is None else _differing(model, against)
-        for line in lines:
-            told.note(line)
+        told.tell(lines)
     plain: dict[str, Any] = json.loads(json.dumps(found))
     return plain
 

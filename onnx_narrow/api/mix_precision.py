@@ -12,7 +12,6 @@ import onnx_graphsurgeon as gs
 from numpy.typing import ArrayLike
 
 from onnx_narrow.api.executors import threads_of, workers
-from onnx_narrow.api.finish import refuse_untunable, run_steps, untuned
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.metrics import place_of
 from onnx_narrow.api.mix_work import (
@@ -25,6 +24,7 @@ from onnx_narrow.api.mix_work import (
     write_results,
 )
 from onnx_narrow.api.result import Result
+from onnx_narrow.api.run_steps import refuse_untunable, run_steps, untuned
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.schemes import Assignments, Config, mixing_scheme
 from onnx_narrow.api.sources import Data, Model, source_of

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from onnx_narrow.api.result import Result, result_of
+from onnx_narrow.api.result import Result
 from onnx_narrow.api.scheme_needs import check_effect
 from onnx_narrow.api.schemes import SchemeWish, names_formats
 from onnx_narrow.api.told import Told
@@ -122,8 +122,11 @@ def analyzed(work: MixWork, steps: Steps, told: Told) -> Result:
     run(work, steps, {"record.mixed": "mix"})
     mixed = mixed_of(work)
     assert mixed is not None, "the last step but one makes it"
-    for line in mixing.lines(mixed):
-        told.note(line)
-    return result_of(
-        None, None, told, scheme=work.scheme, steps=work.record.steps, sensitivity=mixed.sensitivity
+    told.tell(mixing.lines(mixed))
+    return Result(
+        scheme=work.scheme,
+        steps=work.record.steps,
+        notes=told.lines,
+        warnings=told.warnings,
+        sensitivity=mixed.sensitivity,
     )

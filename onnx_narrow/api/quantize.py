@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.api.executors import open_workers
-from onnx_narrow.api.finish import refuse_untunable, run_steps, untuned
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.quantize_work import (
     OF_SCHEME,
@@ -23,6 +22,7 @@ from onnx_narrow.api.quantize_work import (
     work_class,
 )
 from onnx_narrow.api.result import Result
+from onnx_narrow.api.run_steps import refuse_untunable, run_steps, untuned
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.scheme_needs import check_effect
 from onnx_narrow.api.schemes import Assignments, Config, quantization_scheme

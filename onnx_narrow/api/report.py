@@ -118,8 +118,7 @@ def report(
             section = loss_section(*paths, samples, names, told.phase(_ORIGINS, "layer"))
         write_text(files["output"], page(comparison, section.html, min_sqnr))
         _write_tables(section, sources, files)
-        for line in compared_models.lines(comparison, section.lines):
-            told.note(line)
+        told.tell(compared_models.lines(comparison, section.lines))
         told.note(f"Report written to '{output}' ({files['output'].stat().st_size / 1e3:.0f} kB).")
     return rows(section.origins) if section.origins else []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_graphsurgeon as gs
@@ -21,8 +22,12 @@ ONNX = ("an ONNX model", ".onnx")
 
 @dataclass(frozen=True)
 class Output:
-    """Where a model goes: a file, or memory (None); ``force``: an existing file is replaced."""
+    """Where a model goes: a file, or memory (None); ``force``: an existing file is replaced.
 
+    ``source``: the model beside which its size is told.
+    """
+
+    source: Source
     path: Path | None
     force: bool = False
     external_data: bool = False
@@ -30,7 +35,7 @@ class Output:
 
     @classmethod
     def checked(cls, given: Given, *sources: Source) -> Output:
-        """Return the output of a call by its keywords.
+        """Return the output of a call by its keywords; its size is told beside that of the first source.
 
         Raises before any work as :func:`transforms.model_io.check_output` does, ValueError also for a file of
         another ending than .onnx.
@@ -41,36 +46,19 @@ class Output:
             if place is not None:
                 model_io.check_output(place, source.path, force=force, external_data=external_data)
                 refuse_other_ending(place, *ONNX)
-        return cls(place, force, external_data, given.get("functions", True))
+        return cls(sources[0], place, force, external_data, given.get("functions", True))
 
+    def write(
+        self, graph: gs.Graph, metadata: Mapping[str, str], exported: model_io.Exported | None
+    ) -> tuple[onnx.ModelProto | None, Sizes]:
+        """Write a model, whole or not at all; return it if it stays in memory, and its sizes.
 
-@dataclass(frozen=True)
-class Written:
-    """A model in its file or in memory, and its sizes."""
-
-    model: onnx.ModelProto | None
-    sizes: Sizes
-
-
-def write(
-    graph: gs.Graph,
-    output: Output,
-    source: Source,
-    metadata: Mapping[str, str],
-    exported: model_io.Exported | None,
-) -> Written:
-    """Write a model, whole or not at all. Raises as :func:`transforms.model_io.save` does."""
-    before = source.stored_bytes(graph)
-    if output.path is None:
-        model = model_io.to_proto(graph, metadata=metadata, functions=output.functions, exported=exported)
-        return Written(model, Sizes(before, model.ByteSize()))
-    files = model_io.save(
-        graph,
-        output.path,
-        metadata=metadata,
-        external_data=output.external_data,
-        force=output.force,
-        functions=output.functions,
-        exported=exported,
-    )
-    return Written(None, Sizes(before, total_bytes(files), output.path))
+        Raises as :func:`transforms.model_io.save` does.
+        """
+        before = self.source.stored_bytes(graph)
+        how: dict[str, Any] = {"metadata": metadata, "functions": self.functions, "exported": exported}
+        if self.path is None:
+            model = model_io.to_proto(graph, **how)
+            return model, Sizes(before, model.ByteSize())
+        files = model_io.save(graph, self.path, external_data=self.external_data, force=self.force, **how)
+        return None, Sizes(before, total_bytes(files), self.path)
