@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
-from typing import Any
 
 import onnx_graphsurgeon as gs
 
@@ -15,7 +13,7 @@ from onnx_narrow.api.result import Result
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, checked
+from onnx_narrow.api.usage import Given, checked, fields_in
 from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output
 from onnx_narrow.summaries import bf16, running
@@ -145,16 +143,10 @@ def convert_bf16(
 
 
 def _options(given: Given) -> Bf16Options:
-    found = {one.name: given[one.name] for one in fields(Bf16Options) if one.name in given}
-    named = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-    shapes = {name: tuple(shape) for name, shape in given.get("input_shapes", {}).items()}
+    lists = {name: tuple(given[name]) for name in ("exclude_node", "exclude_op") if name in given}
     kernels = sorted(row_of(given["target"]).bfloat16_kernels) if "target" in given else ()
-    own: dict[str, Any] = {
-        "input_shapes": shapes,
-        "format": _format(given),
-        "kernels": tuple(kernels),
-    }
-    return Bf16Options(**{**named, **own})
+    own = {"format": _format(given), "kernels": tuple(kernels)}
+    return Bf16Options(**{**fields_in(Bf16Options, given), **lists, **own})
 
 
 def _format(given: Given) -> str:

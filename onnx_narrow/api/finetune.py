@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import onnx_graphsurgeon as gs
 
@@ -17,8 +16,8 @@ from onnx_narrow.api.result import Result
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, UsageError, checked
-from onnx_narrow.api.work_options import options_of
+from onnx_narrow.api.usage import Given, checked
+from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output
 from onnx_narrow.summaries import running, tuning, work_lines
 from onnx_narrow.summaries.precision import reached_lines
@@ -26,9 +25,7 @@ from onnx_narrow.summaries.quantize import decided
 from onnx_narrow.summaries.timing import beside_lines
 from onnx_narrow.summaries.words import Sizes, summed_up
 from transforms import model_io
-from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files.paths import AnyPath
-from transforms.files.spelling import spelled
 from transforms.finetune.tuned import TunedModel
 from transforms.model import provenance
 from transforms.pipelines.check_outputs import UselessError
@@ -37,7 +34,6 @@ from transforms.pipelines.retune import TUNE, TuneWork
 from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.pipelines.tune import tuning_options
 from transforms.run.events import Events
-from transforms.run.workers import Workers
 from transforms.runtime import devices
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
@@ -149,9 +145,9 @@ def finetune(
         As :func:`onnx_narrow.quantize`.
     """
     given = checked("finetune", locals())
-    _refuse_two_devices(given)
     with Told(progress) as told:
-        how = tuning_options(rule_of(given), _run(given), **_limits(given))
+        limits = {name: given.get(name) for name in ("output_index", "memory_limit")}
+        how = tuning_options(rule_of(given), _run(given), device=optim_device, **limits)
         source, other = source_of(float_model), source_of(quantized)
         where = Output.checked(given, other, source)
         samples = SampleOptions.of(given)
@@ -162,7 +158,7 @@ def finetune(
             work = TuneWork(
                 gs.Graph(),
                 Scheme(activation=FLOAT32, weight=FLOAT32),
-                _data(opened, shared),
+                opened and replace(opened, workers=shared),
                 source=source,
                 options=options_of(given),
                 events=told,
@@ -179,30 +175,12 @@ def finetune(
             return _finish(work, where, told, given)
 
 
-def _refuse_two_devices(given: Given) -> None:
-    if {"provider", "infer_device"} <= given.keys():
-        pair = spelled("{provider} and {infer_device}")
-        raise UsageError(f"{pair} both select a device: give one of them")
-
-
 def _run(given: Given) -> RunOptions:
     """Return how models run; ValueError for a device, also of the linear algebra, that is not there."""
     devices.array_module(given.get("optim_device", devices.CPU))
     device = given.get("infer_device", devices.CPU)
-    provider = given.get("provider", "cpu") if device == devices.CPU else devices.provider(device)
-    return RunOptions(provider or "cpu", given.get("threads", 0))
-
-
-def _limits(given: Given) -> dict[str, Any]:
-    return {
-        "output_index": given.get("output_index"),
-        "memory_limit": given.get("memory_limit"),
-        "device": given.get("optim_device", devices.CPU),
-    }
-
-
-def _data(opened: CalibrationData | None, workers: Workers | None) -> CalibrationData | None:
-    return opened and replace(opened, workers=workers)
+    run = run_of(given)
+    return run if device == devices.CPU else replace(run, provider=devices.provider(device))
 
 
 def _finish(work: TuneWork, output: Output, told: Told, given: Given) -> Result:

@@ -11,17 +11,16 @@ from onnx_narrow.api.samples import SampleOptions, open_folder
 from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
 from onnx_narrow.api.sources import Data, Model, placed, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, UsageError, checked
+from onnx_narrow.api.usage import checked
+from onnx_narrow.api.work_options import run_of
 from onnx_narrow.summaries import inference
 from onnx_narrow.summaries.timing import cost_lines
 from transforms.compare.measure_run import Data as FolderData
 from transforms.compare.measure_run import measure_both
 from transforms.files.cleanup import temporary_folder
 from transforms.files.paths import AnyPath
-from transforms.files.spelling import spelled
 from transforms.pipelines.source import Source
 from transforms.run.events import Events
-from transforms.runtime.session import RunOptions
 
 
 def infer(
@@ -93,8 +92,7 @@ def infer(
     8
     """
     given = checked("infer", locals())
-    refuse_written_sequences(given)
-    where, source, run = Path(output), source_of(model), RunOptions(provider, threads or 0)
+    where, source, run = Path(output), source_of(model), run_of(given)
     check_folder(where, force=force)
     beside = None if time is None else _beside(time)
     options = SampleOptions.of(given)
@@ -110,12 +108,6 @@ def infer(
             if beside is not None:
                 _compare_time(beside, source, folder, told)
     return dict(saved.folders)
-
-
-def refuse_written_sequences(given: Given) -> None:
-    """Raise UsageError for tokens that are to continue sequences of steps."""
-    if {"generate", "sequences"} <= given.keys():
-        raise UsageError(spelled("{generate} cannot be combined with {sequences}"))
 
 
 def _beside(model: Model) -> Source:

@@ -91,7 +91,7 @@ def _differing(model: Model, against: Model) -> _Said:
     differences = model_differences(*both)
     content = {
         "models": [inspection.as_json(one) for one in both],
-        "differences": inspection.differences_as_json(differences),
+        "differences": vars(differences),
     }
     return content, inspection.against(*both, differences)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
+from onnx_narrow.api.usage import fields_in
 from ops.formats import FORMATS
 from transforms.scheme import preset
 from transforms.scheme.presets import PRESETS, suffixes
@@ -249,16 +250,8 @@ def _target(row: Target) -> TargetRow:
         "fixed shapes": row.fixed_shapes,
         "opset {} to {}".format(*(row.opsets or ("", ""))): row.opsets is not None,
     }
-    return TargetRow(
-        row.runtime,
-        row.preset,
-        row.activations,
-        row.weights,
-        tuple(words for words, holds in rules.items() if holds),
-        row.sources,
-        row.speed,
-        row.verified,
-    )
+    met = tuple(words for words, holds in rules.items() if holds)
+    return TargetRow(rules=met, **fields_in(TargetRow, vars(row)))
 
 
 def _shortened(cell: str) -> str:

@@ -12,14 +12,12 @@ from onnx_narrow.api.executors import open_workers
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.quantize_work import (
     OF_SCHEME,
-    data_of,
     range_files,
+    recipe_of,
     recorded,
     refuse_fast,
     refuse_goal,
-    steps_of,
     wish_of,
-    work_class,
 )
 from onnx_narrow.api.result import Result
 from onnx_narrow.api.run_steps import refuse_untunable, run_steps, untuned
@@ -31,7 +29,6 @@ from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import checked
 from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output
-from transforms import model_io
 from transforms.files.paths import AnyPath
 from transforms.moves.improve import Move
 from transforms.pipelines.record import JobRecord
@@ -233,21 +230,20 @@ def quantize(
             from onnx_narrow.api.user_code import check_code  # imports take time that small jobs notice
 
             check_code(scheme, wish, told, allow_code=allow_code)
-        source, run = source_of(model), run_of(given)
+        source = source_of(model)
         where = Output.checked(given, source)
-        files = range_files(ranges, export_ranges)
+        files = range_files(given)
         grids = files.read(scheme, decides=data is not None) if files else FixedGrids()
         if files:
             files.check(source.path, force=force)
-        if calibration_cache is not None:
-            model_io.check_output(calibration_cache, force=True)
-        samples = SampleOptions.of(given)
+        work_class, recipe = recipe_of(scheme, given)
+        samples, run = SampleOptions.of(given), run_of(given)
         with open_data(samples, source, run, told) as opened, open_workers(jobs, dask) as workers:
             does_itself = scheme.finetune is not None or scheme.auto_mixed_precision is not None
-            work = work_class(scheme)(
+            work = work_class(
                 gs.Graph(),
                 untuned(scheme),
-                data_of(opened, given, run, workers),
+                opened and replace(opened, workers=workers),
                 source=source,
                 options=replace(
                     options_of(given),
@@ -261,4 +257,4 @@ def quantize(
             )
             refuse_goal(work, given)
             refuse_untunable(work)
-            return run_steps(work, steps_of(scheme, given) if steps is None else steps, where, told, files)
+            return run_steps(work, recipe if steps is None else steps, where, told, files)

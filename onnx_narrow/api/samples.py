@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
 
 from onnx_narrow.api.image_keywords import image_options
-from onnx_narrow.api.sources import Data, Model, samples_folder, samples_of
+from onnx_narrow.api.sources import Data, Model, samples_folder, samples_of, write_samples
+from onnx_narrow.api.usage import Given, fields_in
+from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
-from transforms.files.array_archive import write_arrays
 from transforms.files.cleanup import temporary_folder
 from transforms.pipelines.source import Source
-from transforms.run.array_files import find_litter
-from transforms.run.data_sets import Room
+from transforms.run.array_files import find_litter, read_array
+from transforms.run.data_sets import as_array
 from transforms.run.events import Events
 from transforms.run.image_options import ImageOptions
-from transforms.run.samples import Samples
 from transforms.runtime.inputs import ModelInput, model_inputs
 from transforms.runtime.session import RunOptions
 
@@ -41,12 +42,18 @@ class SampleOptions:
     feeds_from: Model | None = None
     feeds: Mapping[str, str] = field(default_factory=dict)
     memory_limit: int | None = None
+    calibration_cache: Path | None = None
+    random_data: int = 0
 
     @classmethod
-    def of(cls, keywords: Mapping[str, Any]) -> SampleOptions:
-        """Return the options of a call by its keywords, in the forms that callers may give."""
-        given = {one.name: keywords[one.name] for one in fields(cls) if one.name in keywords}
-        return cls(**given, images=image_options(keywords))
+    def of(cls, given: Given) -> SampleOptions:
+        """Return the options of a call by its keywords.
+
+        Raises OSError for a cache that cannot be written, and as :func:`image_options` does.
+        """
+        if "calibration_cache" in given:
+            model_io.check_output(given["calibration_cache"], force=True)
+        return cls(**fields_in(cls, given), images=image_options(given))
 
 
 @contextmanager
@@ -55,18 +62,21 @@ def open_data(
 ) -> Iterator[CalibrationData | None]:
     """Yield the samples for the inputs of the float model, None without any; they last for the block.
 
-    Sequences are run by the float model, what an encoder feeds is made by it, and each step or sample is
-    written to a temporary folder. Raises ValueError or OSError for samples that do not fit.
+    Random ones are made when the model is loaded. Sequences are run by the float model, what an encoder feeds
+    is made by it, and each step or sample is written to a temporary folder. Raises ValueError or OSError for
+    samples that do not fit.
     """
+    how: dict[str, Any] = {"cache": options.calibration_cache, "memory_limit": options.memory_limit}
+    how["run"] = run
     if options.data is None:
-        yield None
+        yield CalibrationData((), **how) if options.random_data else None
     elif not (options.sequences or options.feeds_from is not None):
         samples = samples_of(options.data, options.limit, options.memory_limit, events)
         report_litter(events, samples)
-        yield CalibrationData(samples, options.images, options.limit, run=run)
+        yield CalibrationData(samples, options.images, options.limit, **how)
     else:
         with open_folder(options, source, run, events) as found:
-            yield CalibrationData(found.folder, run=run)
+            yield CalibrationData(found.folder, **how)
 
 
 @contextmanager
@@ -88,7 +98,7 @@ def open_folder(
 
     assert options.data is not None, "asked for before"
     with temporary_folder() as own, temporary_folder() as whole:
-        inputs = partial(_inputs, source)
+        inputs = partial(inputs_of, source)
         folder = samples_folder(options.data, inputs, own, options.limit, events)
         report_litter(events, folder)
         if options.feeds_from is not None:
@@ -104,14 +114,15 @@ def open_folder(
             if tells:
                 _tell(data, source.load(), events)
             if callable(options.images.transform):  # other processes have not got it
-                _write_transformed(data.samples(model_inputs(source.load())), whole)
+                write_samples(data.samples(inputs_of(source)), whole)
                 data = replace(data, folder=whole, images=ImageOptions())
             yield data
             return
         yield measure_run.Data(whole, ImageOptions(), run)
 
 
-def _inputs(source: Source) -> Sequence[ModelInput]:
+def inputs_of(source: Source) -> Sequence[ModelInput]:
+    """Return the inputs of a model."""
     return model_inputs(source.load())
 
 
@@ -125,12 +136,10 @@ def _tell(data: FolderData, graph: gs.Graph, events: Events) -> None:
         data.samples(inputs).tell_images(graph, events, data.options)
 
 
-def _write_transformed(samples: Samples, folder: Path) -> None:
-    """Write what a function makes of images to a folder, a file for each."""
-    room = Room(folder)
-    for name, feed in samples:
-        room.take(sum(array.nbytes for array in feed.values()))
-        write_arrays(folder / f"{name}.npz", feed)
+def labels_in(given: Given) -> NDArray[Any] | None:
+    """Return class numbers as an array, read from a file if they are in one; None without any."""
+    labels = given.get("labels")
+    return read_array(labels) if isinstance(labels, Path) else None if labels is None else as_array(labels)
 
 
 def report_litter(events: Events, *folders: object) -> None:

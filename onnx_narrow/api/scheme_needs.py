@@ -27,16 +27,18 @@ def check_effect(
     ``needs``: what keywords of one function alone go with in the scheme.
     """
     of_formats = {**_OF_FORMATS, **(needs or {})}
-    paths = wish.assigned
-    assigned = {
-        name: as_option("assignments", path) for path in paths for name in (path.partition(".")[0], path)
-    }
-    for name, words in {**assigned, **{name: named(name, value) for name, value in given.items()}}.items():
+    paths = wish.assigned if wish.assignments else ()
+    assigned = {name: path for path in paths for name in (path.partition(".")[0], path)}
+
+    def _said(name: str) -> str:
+        return named(name, given[name]) if name in given else as_option("assignments", assigned[name])
+
+    for name in {**assigned, **given}:
         if name in of_formats and not of_formats[name].is_met(scheme):
             here = ", ".join(fmt.name for fmt in scheme.named_formats) or "float32"
-            raise ValueError(f"{words} requires {of_formats[name]}; the formats here are {here}")
+            raise ValueError(f"{_said(name)} requires {of_formats[name]}; the formats here are {here}")
         if name in _OF_WORK and not _OF_WORK[name].is_met(given):
-            raise ValueError(f"{words} requires {_OF_WORK[name]}")
+            raise ValueError(f"{_said(name)} requires {_OF_WORK[name]}")
 
 
 def _has_integers(scheme: Scheme) -> bool:

@@ -40,13 +40,11 @@ class Output:
         Raises before any work as :func:`transforms.model_io.check_output` does, ValueError also for a file of
         another ending than .onnx.
         """
-        path, force = given.get("output"), given.get("force", False)
-        place, external_data = None if path is None else Path(path), given.get("save_as_external_data", False)
-        for source in sources:
-            if place is not None:
-                model_io.check_output(place, source.path, force=force, external_data=external_data)
-                refuse_other_ending(place, *ONNX)
-        return cls(sources[0], place, force, external_data, given.get("functions", True))
+        how = {"force": given.get("force", False), "external_data": given.get("save_as_external_data", False)}
+        for source in sources if "output" in given else ():
+            model_io.check_output(given["output"], source.path, **how)
+            refuse_other_ending(given["output"], *ONNX)
+        return cls(sources[0], given.get("output"), functions=given.get("functions", True), **how)
 
     def write(
         self, graph: gs.Graph, metadata: Mapping[str, str], exported: model_io.Exported | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from onnx_narrow.summaries.timing import against
@@ -21,9 +21,8 @@ def lossy_lines(found: LossyLayers | None) -> Iterator[str]:
     """Yield which layers stay float for the outputs, their gain and price, and how to name them."""
     if found is None:
         return
-    price = f"({found.gain.shown or found.gain}, {100 * found.more:+.0f} % bytes)"
-    layers = f"{len(found.layers)} of {counted(found.count, 'layer')} {price}"
-    yield f"In float, for accuracy: {layers}: {some_names(found.layers)}"
+    price = f"{found.gain.shown or found.gain}, {100 * found.more:+.0f} % bytes"
+    yield _in_format("float, for accuracy", found.layers, found.count, price)
     yield Detail("  " + " ".join(as_option("exclude_nodes", exactly(name)) for name in found.layers))
 
 
@@ -32,8 +31,7 @@ def placed_lines(found: FloatLayers | None) -> Iterator[str]:
     if found is None or not found.layers:
         return
     assert found.ratio is not None, "there are layers"
-    layers = f"{len(found.layers)} of {counted(found.count, 'layer')}: {some_names(found.layers)}"
-    yield f"In float, for speed: {layers}"
+    yield _in_format("float, for speed", found.layers, found.count)
     price = f"{found.more_bytes:+,} bytes of weights"
     yield f"  {against(found.ratio, 'with all in integers')}, {price}"
 
@@ -54,8 +52,7 @@ def preset_lines(found: BesidePreset | None, config: str) -> Iterator[str]:
     if found.found is not None and found.found.layers:
         names = [part.name for part in found.found.layers]
         change = f"{found.found.before:.1f} -> {found.found.after:.1f} dB"
-        count = f"{len(names)} of {counted(found.found.count, 'layer')}"
-        yield f"In float, for accuracy: {count} ({change}): {some_names(names)}"
+        yield _in_format("float, for accuracy", names, found.found.count, change)
 
 
 def reached_lines(found: Reached | None, goal: Target | None, fallback: str, where: str) -> Iterator[str]:
@@ -76,14 +73,19 @@ def reached_lines(found: Reached | None, goal: Target | None, fallback: str, whe
         return
     change = f"{goal.text(found.before)} -> {goal.text(found.after, found.error)}"
     yield f"{target}{change} on {where}"
-    names = some_names([part.name for part in found.layers])
-    yield f"In {fallback}: {len(found.layers)} of {counted(found.count, 'layer')}: {names}"
+    yield _in_format(fallback, [part.name for part in found.layers], found.count)
     for part in found.layers:
         others = f" with {', '.join(part.nodes[1:])}" if part.nodes[1:] else ""
         yield Detail(f"  {part.name} ({part.op}){others}")
     more = found.bytes_after - found.bytes_before
     share = 100 * more / max(found.bytes_before, 1)
     yield f"Price: {more:+,} bytes of weights ({share:+.0f} %)"
+
+
+def _in_format(what: str, names: Sequence[str], count: int, note: str = "") -> str:
+    """Return which layers have a format, of how many there are; ``note``: what that brings."""
+    layers = f"{len(names)} of {counted(count, 'layer')}{f' ({note})' if note else ''}"
+    return f"In {what}: {layers}: {some_names(names)}"
 
 
 def _kind(goal: Target) -> str:

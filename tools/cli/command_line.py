@@ -33,9 +33,6 @@ DONE, FAILED, NOTHING_DONE = 0, 1, 3
 _SOURCES = ("model", "baseline", "quantized")
 """Options that name the source of a tool; each tool has one of them."""
 
-_OF_TARGETS = "transforms.search.target"
-"""The module of TargetError, which ends with NOTHING_DONE; where it is not imported, none was raised."""
-
 _LONGEST = 4000
 """Characters of a message: a name in a file may have any number."""
 
@@ -167,7 +164,7 @@ def _work(parser: Parser, job: Job, work: Callable[[Job], Any]) -> int:
         return _fail(parser, job, f"the reader of the output is gone: {_one_line(error)}")
     except (ValueError, OSError) as error:
         code = _fail(parser, job, _one_line(error) + _of_source(job, error))
-        return NOTHING_DONE if _misses_target(error) else code
+        return NOTHING_DONE if _is(error, "transforms.search.target", "TargetError") else code
     except Exception as error:
         text = "not enough memory" if isinstance(error, MemoryError) else _one_line(error)
         kind = "" if is_of_runtime(error) else f" ({type(error).__name__})"
@@ -182,16 +179,15 @@ def _fail(parser: argparse.ArgumentParser, job: Job, message: str) -> int:
     return FAILED
 
 
-def _misses_target(error: Exception) -> bool:
-    """Return whether a model does not meet its target, the bound of a metric, or a limit."""
-    module = sys.modules.get(_OF_TARGETS)
-    return module is not None and isinstance(error, module.TargetError)
+def _is(error: Exception, module: str, name: str) -> bool:
+    """Return whether an error is of a class; where its module is not imported, none was raised."""
+    home = sys.modules.get(module)
+    return home is not None and isinstance(error, getattr(home, name))
 
 
 def _of_source(job: Job, error: Exception) -> str:
     """Return the file that an error is to end with: one about a model, or that names nothing."""
-    reading = sys.modules.get("transforms.model.read_model")  # not imported, no model was read
-    about_model = reading is not None and isinstance(error, reading.ModelError)
+    about_model = _is(error, "transforms.model.read_model", "ModelError")
     in_own_words = re.search("'|--", str(error)) is not None and not isinstance(error, UnicodeError)
     if isinstance(error, OSError) or (isinstance(error, ValueError) and in_own_words and not about_model):
         return ""
