@@ -13,9 +13,10 @@ from onnx_narrow.api.result import Result
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, checked, fields_in
+from onnx_narrow.api.usage import checked, fields_in
 from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output
+from onnx_narrow.options.option import Given
 from onnx_narrow.summaries import bf16, running
 from onnx_narrow.summaries.target import brief_lines
 from onnx_narrow.summaries.words import Sizes, fixed_lines, summed_up

@@ -20,8 +20,9 @@ from onnx_narrow.api.samples import SampleOptions, inputs_of, labels_in, open_fo
 from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
 from onnx_narrow.api.sources import Data, Model, samples_folder, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, checked, fields_in, files_in
+from onnx_narrow.api.usage import checked, fields_in, files_in
 from onnx_narrow.api.work_options import gate_in, run_of
+from onnx_narrow.options.option import Given
 from transforms.compare.compare_results import ResultPair
 from transforms.files.cleanup import temporary_folder
 from transforms.files.paths import AnyPath

@@ -16,9 +16,10 @@ from onnx_narrow.api.result import Result
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, checked
+from onnx_narrow.api.usage import checked
 from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output
+from onnx_narrow.options.option import Given
 from onnx_narrow.summaries import running, tuning, work_lines
 from onnx_narrow.summaries.precision import reached_lines
 from onnx_narrow.summaries.quantize import decided

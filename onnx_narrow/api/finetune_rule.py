@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from onnx_narrow.api.usage import Given, fields_in
+from onnx_narrow.api.usage import fields_in
 from onnx_narrow.options import keywords
+from onnx_narrow.options.option import Given
 from transforms.scheme.finetune_rule import FinetuneRule
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from onnx_narrow.api.usage import fields_in
+from onnx_narrow.summaries.words import aligned
 from ops.formats import FORMATS
 from transforms.scheme import preset
 from transforms.scheme.presets import PRESETS, suffixes
@@ -30,12 +31,7 @@ class Table(dict[str, R]):
     """Rows by their names, shown as a table."""
 
     def __repr__(self) -> str:
-        lines = [[_shortened(cell) for cell in line] for line in self._lines()]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        )
+        return "\n".join(aligned([[_shortened(cell) for cell in line] for line in self._lines()]))
 
     def _repr_html_(self) -> str:
         heads, *lines = [*self._lines()] or [[]]

@@ -8,16 +8,13 @@ from onnx_narrow.api.result import Result
 from onnx_narrow.api.scheme_needs import check_effect
 from onnx_narrow.api.schemes import SchemeWish, names_formats
 from onnx_narrow.api.told import Told
-from onnx_narrow.api.usage import (
-    Given,
-    UsageError,
-    files_in,
-)
+from onnx_narrow.api.usage import files_in
 from onnx_narrow.charts import pareto_plot, plot_file, sensitivity_chart
 from onnx_narrow.options.mix_precision import TABLE_KEYS
+from onnx_narrow.options.option import Given
 from onnx_narrow.summaries import mixing
 from transforms.files.output_file import write_text
-from transforms.files.spelling import spelled
+from transforms.files.spelling import UsageError, spelled
 from transforms.pipelines.mix import MixWork, mixed_of
 from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.pipelines.work import Work

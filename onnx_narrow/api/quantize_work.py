@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from onnx_narrow.api.scheme_needs import BLOCKS, CALIBRATION, UNMIXED
 from onnx_narrow.api.schemes import SchemeWish, names_formats, quantization_scheme
-from onnx_narrow.api.usage import Given, Need, UsageError
+from onnx_narrow.options.option import Given, Need
 from onnx_narrow.options.quantize import SCHEME_KEYS
 from transforms.conversion.rows import Row
-from transforms.files.spelling import spelled
+from transforms.files.spelling import UsageError, spelled
 from transforms.pipelines.recipes import FAST, QUANTIZE
 from transforms.pipelines.require import require
 from transforms.pipelines.work import Work, WorkRow

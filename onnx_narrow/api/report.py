@@ -15,9 +15,10 @@ from onnx_narrow.api.loss_section import LossSection, loss_section
 from onnx_narrow.api.samples import SampleOptions, open_folder
 from onnx_narrow.api.sources import Data, Model, placed, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, checked, files_in
+from onnx_narrow.api.usage import checked, files_in
 from onnx_narrow.api.work_options import run_of
 from onnx_narrow.charts.html_report import page
+from onnx_narrow.options.option import Given
 from onnx_narrow.options.shared import OF_SAMPLES
 from onnx_narrow.summaries import compared_models
 from onnx_narrow.summaries.advised_call import Door

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from onnx_narrow.api.image_keywords import image_options
 from onnx_narrow.api.sources import Data, Model, samples_folder, samples_of, write_samples
-from onnx_narrow.api.usage import Given, fields_in
+from onnx_narrow.api.usage import fields_in
+from onnx_narrow.options.option import Given
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
 from transforms.files.cleanup import temporary_folder

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import ops
 from onnx_narrow.api.schemes import SchemeWish
-from onnx_narrow.api.usage import DATA, Given, Need, named
+from onnx_narrow.api.usage import named
+from onnx_narrow.options.option import Given, Need
 from transforms.files.spelling import as_option
 from transforms.plan.quantization_plan import WEIGHTED
 from transforms.scheme import Scheme
@@ -137,7 +138,7 @@ _OF_FORMATS: Mapping[str, Need] = {
 }
 """What keys of a scheme, and keywords, go with in the scheme."""
 
-_SAMPLES = Need(DATA.words, lambda given: DATA.is_met(given) or "random_data" in given)
+_SAMPLES = Need("{data}", lambda given: "data" in given or "random_data" in given)
 _MODEL = Need("{output}", lambda given: "analyze_only" not in given)
 _OF_WORK: Mapping[str, Need] = {
     f"{MIXING}.output_index": _SAMPLES,

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from onnx_narrow.api.usage import Given, named
+from onnx_narrow.api.usage import named
 from onnx_narrow.options.kinds import listed
+from onnx_narrow.options.option import Given
 from transforms.files.named_file import parse_toml
 from transforms.files.spelling import as_option, spelled
 from transforms.pipelines.options import FORMS

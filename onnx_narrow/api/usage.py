@@ -9,17 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from onnx_narrow.options import APART, WRITTEN, keywords
-from onnx_narrow.options.option import Given, Need
+from onnx_narrow.options.option import Given
 from transforms.files.output_file import check_writable
 from transforms.files.spelling import UsageError, as_option, spelled
-
-__all__ = [
-    *("DATA", "Given", "Need", "UsageError"),
-    *("checked", "fields_in", "files_in", "named", "refuse_same_file"),
-]
-
-
-DATA = Need("{data}")
 
 
 def checked(job: str, values: Given) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnx_narrow.api.usage import Given, fields_in
+from onnx_narrow.api.usage import fields_in
+from onnx_narrow.options.option import Given
 from transforms.pipelines.options import Options
 from transforms.runtime.session import RunOptions
 from transforms.search.target import LOST_TOP1, Target

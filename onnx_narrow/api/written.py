@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnx_narrow.api.usage import Given
+from onnx_narrow.options.option import Given
 from onnx_narrow.summaries.words import Sizes
 from transforms import model_io
 from transforms.files.output_file import refuse_other_ending, total_bytes

@@ -43,6 +43,14 @@ def summed_up(lines: Iterable[str], told: Sequence[str] = ()) -> Iterator[str]:
     yield from (Detail(line) if place in folded else line for place, line in enumerate(given))
 
 
+def aligned(rows: Sequence[Sequence[str]], widest: int | None = None) -> Iterator[str]:
+    """Yield rows with their cells in columns; a cell above ``widest`` moves the rest of its line."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for cells in rows:
+        padded = (cell.ljust(min(width, widest or width)) for cell, width in zip(cells, widths, strict=True))
+        yield "  ".join(padded).rstrip()
+
+
 def shortened(name: str) -> str:
     """Return the end of a name that is too long for a line."""
     return name if len(name) <= _LONGEST_NAME else f"...{name[3 - _LONGEST_NAME :]}"
