@@ -19,7 +19,7 @@ from onnx_narrow.api.written import Output
 from onnx_narrow.options.option import Given
 from onnx_narrow.summaries import bf16, running
 from onnx_narrow.summaries.target import brief_lines
-from onnx_narrow.summaries.words import Sizes, fixed_lines, summed_up
+from onnx_narrow.summaries.words import Sizes, fixed_line, summed_up
 from transforms.conversion.convert_bf16 import Bf16Options
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
@@ -187,7 +187,7 @@ def _finish(work: Bf16Work, output: Output, told: Told, given: Given) -> Result:
 def _lines(work: Bf16Work, told: Told, sizes: Sizes, *, by_user: bool) -> Iterator[str]:
     """Yield the summary; ``by_user``: nodes were excluded by options."""
     goal, kept, target = work.options.goal, work.kept, work.scheme.target
-    yield from fixed_lines(work.record.fixed)
+    yield from [fixed_line(work.record.fixed)] if work.record.fixed else ()
     yield from summed_up(bf16.lines(work, sizes, bf16.excluded_for(kept, goal, by_user=by_user)), told.lines)
     yield from brief_lines(work.graph, row_of(target)) if target else ()
     yield from bf16.goal_lines(kept, goal, work.held_out.where) if kept and work.held_out and goal else ()

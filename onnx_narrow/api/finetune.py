@@ -207,11 +207,10 @@ def _finish(work: TuneWork, output: Output, told: Told, given: Given) -> Result:
 
 
 def _lines(work: TuneWork, done: TunedModel, first: FirstRun, sizes: Sizes) -> Iterator[str]:
-    record, where = work.record, work.held_out.where if work.held_out else ""
-    yield from record.notes
-    yield from record.stored
+    yield from work.record.notes
+    yield from work.record.stored
     yield from tuning.lines(done, work.fed, sizes, fitted=work.scheme.fit_weights is True)
-    yield from reached_lines(record.reached, work.options.goal, "float32", where)
+    yield from reached_lines(work)
     yield from running.kept_lines(first)
-    yield from decided(record.decisions)
+    yield from decided(work.record.decisions)
     yield from beside_lines(first.time)

@@ -22,7 +22,7 @@ from onnx_narrow.api.mix_work import (
     write_results,
 )
 from onnx_narrow.api.result import Result
-from onnx_narrow.api.run_steps import refuse_untunable, run_steps, untuned
+from onnx_narrow.api.run_steps import run_steps, untuned
 from onnx_narrow.api.samples import SampleOptions, labels_in, open_data
 from onnx_narrow.api.schemes import Assignments, Config, mixing_scheme
 from onnx_narrow.api.sources import Data, Model, source_of
@@ -175,11 +175,10 @@ def mix_precision(
             untuned(scheme),
             opened,
             source=source,
-            options=replace(options_of(given), tuning=scheme.finetune, recorded=wish.recorded(given)),
+            options=options_of(given, tuning=scheme.finetune, recorded=wish.recorded(given)),
             events=told,
             mixing=MixingOptions(run, shared, given.get("resume"), labels_in(given), analyze_only),
         )
-        refuse_untunable(work)
         results = partial(write_results, given)
         results.__name__ = "write_results"  # type: ignore[attr-defined]
         taken: Sequence[WorkRow] = as_rows(MIX if steps is None else steps)

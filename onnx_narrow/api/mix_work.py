@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from onnx_narrow.api.result import Result
-from onnx_narrow.api.scheme_needs import check_effect
+from onnx_narrow.api.scheme_needs import check_effect, refuse_beside
 from onnx_narrow.api.schemes import SchemeWish, names_formats
 from onnx_narrow.api.told import Told
 from onnx_narrow.api.usage import files_in
@@ -54,6 +54,7 @@ def check_mixing(scheme: Scheme, wish: SchemeWish, given: Given) -> None:
     if "labels" in given and rule.top1_target is None:
         raise ValueError(spelled("{labels} requires {top1_target}"))
     check_effect(scheme, wish, given)
+    refuse_beside(scheme, given)
 
 
 def check_files(given: Given, source: Path | None) -> None:

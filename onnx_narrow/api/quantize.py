@@ -15,14 +15,12 @@ from onnx_narrow.api.quantize_work import (
     range_files,
     recipe_of,
     recorded,
-    refuse_fast,
-    refuse_goal,
     wish_of,
 )
 from onnx_narrow.api.result import Result
-from onnx_narrow.api.run_steps import refuse_untunable, run_steps, untuned
+from onnx_narrow.api.run_steps import run_steps, untuned
 from onnx_narrow.api.samples import SampleOptions, open_data
-from onnx_narrow.api.scheme_needs import check_effect
+from onnx_narrow.api.scheme_needs import check_effect, refuse_beside
 from onnx_narrow.api.schemes import Assignments, Config, quantization_scheme
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
@@ -225,7 +223,7 @@ def quantize(
         asked = quantization_scheme(wish, told)
         scheme = asked.by_rule() if fast else asked
         check_effect(asked, wish, given, OF_SCHEME)
-        refuse_fast(asked, given)
+        refuse_beside(asked, given)
         if allow_code or scheme.auto_mixed_precision:
             from onnx_narrow.api.user_code import check_code  # imports take time that small jobs notice
 
@@ -233,28 +231,20 @@ def quantize(
         source = source_of(model)
         where = Output.checked(given, source)
         files = range_files(given)
-        grids = files.read(scheme, decides=data is not None) if files else FixedGrids()
-        if files:
-            files.check(source.path, force=force)
+        grids = files.read(scheme, given, source.path) if files else FixedGrids()
         work_class, recipe = recipe_of(scheme, given)
+        chooses = scheme.finetune is not None or scheme.auto_mixed_precision is not None
+        compares, said = data is not None and not (fast or ranges or chooses), recorded(wish, given)
         samples, run = SampleOptions.of(given), run_of(given)
         with open_data(samples, source, run, told) as opened, open_workers(jobs, dask) as workers:
-            does_itself = scheme.finetune is not None or scheme.auto_mixed_precision is not None
+            options = options_of(given, fixed=grids, tuning=scheme.finetune, compares=compares, recorded=said)
             work = work_class(
                 gs.Graph(),
                 untuned(scheme),
                 opened and replace(opened, workers=workers),
                 source=source,
-                options=replace(
-                    options_of(given),
-                    fixed=grids,
-                    tuning=scheme.finetune,
-                    compares=data is not None and not (fast or ranges or does_itself),
-                    recorded=recorded(wish, given),
-                ),
+                options=options,
                 events=told,
                 record=JobRecord(grids=None if export_ranges is None else []),
             )
-            refuse_goal(work, given)
-            refuse_untunable(work)
             return run_steps(work, recipe if steps is None else steps, where, told, files)

@@ -10,7 +10,6 @@ from onnx_narrow.api.schemes import SchemeWish, names_formats, quantization_sche
 from onnx_narrow.options.option import Given, Need
 from onnx_narrow.options.quantize import SCHEME_KEYS
 from transforms.conversion.rows import Row
-from transforms.files.spelling import UsageError, spelled
 from transforms.pipelines.recipes import FAST, QUANTIZE
 from transforms.pipelines.require import require
 from transforms.pipelines.work import Work, WorkRow
@@ -75,20 +74,3 @@ def range_files(given: Given) -> RangeFiles | None:
     from onnx_narrow.api.ranges import RangeFiles  # imports take time that small jobs notice
 
     return RangeFiles(given.get("ranges"), given.get("export_ranges"))
-
-
-def refuse_goal(work: Work, given: Given) -> None:
-    """Raise ValueError for a goal beside a table of the scheme that goes by outputs itself."""
-    if work.options.goal is None or "metric" in given:
-        return
-    name = spelled("{min_sqnr}" if "min_sqnr" in given else "{top1}")
-    if work.options.tuning is not None:
-        raise ValueError(f"{name} cannot be combined with the table [finetune] of the scheme")
-    if work.asked.auto_mixed_precision is not None:
-        raise ValueError(f"{name} cannot be combined with the table [auto_mixed_precision] of the scheme")
-
-
-def refuse_fast(scheme: Scheme, given: Given) -> None:
-    """Raise UsageError for a job without outputs that are looked at, which cannot be faster."""
-    if "fast" in given and "data" not in given and not scheme.is_dynamic:
-        raise UsageError(spelled("{fast} requires {data}, or products that round activations at run time"))

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from onnx_narrow.api.written import ONNX
+from onnx_narrow.api.written import checked_path
 from onnx_narrow.summaries.words import Detail
 from transforms import model_io
-from transforms.files.output_file import refuse_other_ending
 from transforms.files.paths import AnyPath
 from transforms.judge.decisions import Tried
 from transforms.run.beside_float import BesideFloat
@@ -98,8 +97,7 @@ class Result:
 
     def save(self, path: AnyPath, *, force: bool = False) -> Path:
         """Write the model to a file, which must not exist unless ``force``; return its path."""
-        checked = model_io.check_output(path, force=force)
-        refuse_other_ending(checked, *ONNX)
+        checked = checked_path(path, force=force)
         model_io.save(model_io.load(self.model), checked, force=force)
         return checked
 

@@ -33,14 +33,6 @@ def untuned(scheme: Scheme) -> Scheme:
     return scheme.with_(finetune=None, fit_weights=fits)
 
 
-def refuse_untunable(work: Work) -> None:
-    """Raise ValueError for tuning without samples."""
-    if work.options.tuning and (work.data is None or work.options.random_data):
-        raise ValueError(
-            spelled(f"fine-tuning ({work.options.tuning.algorithm}) needs samples: give {{data:DIR}}")
-        )
-
-
 def run_steps(
     work: Work, steps: Steps, output: Output, told: Told, ranges: RangeFiles | None = None
 ) -> Result:
@@ -58,11 +50,11 @@ def run_steps(
     except MissingDataError as error:
         other = "" if work.asked.auto_mixed_precision else ", or {random_data:N} for an experiment"
         raise ValueError(f"{error}: {spelled('give {data:DIR}' + other)}") from error
-    record, grids = work.record, list(work.record.grids or ())
+    record, grids, kept = work.record, list(work.record.grids or ()), kept_in_float(work.graph)
 
     def _lines(sizes: Sizes) -> Iterable[str]:
         of_ranges = ranges.line(grids) if ranges else ()
-        return summed_up((*work_lines.lines(work, sizes), *of_ranges), told.lines)
+        return summed_up((*work_lines.lines(work, sizes, kept), *of_ranges), told.lines)
 
     return finish(
         work,
@@ -74,7 +66,7 @@ def run_steps(
         beside=ranges.writing(grids) if ranges else None,
         scheme=work.scheme,
         converted={f"{name} {role}": count for (name, role), count in record.tensors.items()},
-        kept=dict(kept_in_float(work.graph)),
+        kept=dict(kept),
         decided=list(record.decisions.tried),
         sensitivity=record.sensitivity,
     )

@@ -8,7 +8,7 @@ import ops
 from onnx_narrow.api.schemes import SchemeWish
 from onnx_narrow.api.usage import named
 from onnx_narrow.options.option import Given, Need
-from transforms.files.spelling import as_option
+from transforms.files.spelling import UsageError, as_option, spelled
 from transforms.plan.quantization_plan import WEIGHTED
 from transforms.scheme import Scheme
 from transforms.scheme.fitted_weights import FEW_BITS, rounds_8_bits
@@ -40,6 +40,19 @@ def check_effect(
             raise ValueError(f"{_said(name)} requires {of_formats[name]}; the formats here are {here}")
         if name in _OF_WORK and not _OF_WORK[name].is_met(given):
             raise ValueError(f"{_said(name)} requires {_OF_WORK[name]}")
+
+
+def refuse_beside(scheme: Scheme, given: Given) -> None:
+    """Raise UsageError or ValueError for keywords and tables of the scheme that do not go together."""
+    if "fast" in given and "data" not in given and not scheme.is_dynamic:
+        raise UsageError(spelled("{fast} requires {data}, or products that round activations at run time"))
+    tables = [key for key in ("finetune", MIXING) if getattr(scheme, key) is not None]
+    goals = [spelled(f"{{{name}}}") for name in ("min_sqnr", "top1") if name in given]
+    if goals and tables:
+        raise ValueError(f"{goals[0]} cannot be combined with the table [{tables[0]}] of the scheme")
+    if scheme.finetune and "data" not in given:
+        words = f"fine-tuning ({scheme.finetune.algorithm}) needs samples"
+        raise ValueError(f"{words}: {spelled('give {data:DIR}')}")
 
 
 def _has_integers(scheme: Scheme) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onnx_narrow.api.usage import fields_in
 from onnx_narrow.options.option import Given
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from transforms.search.gate import Gate
 
 
-def options_of(given: Given) -> Options:
-    """Return the options of a job; OSError if the folder of ``resume`` cannot be made."""
+def options_of(given: Given, **more: Any) -> Options:
+    """Return the options of a job, and ``more``; OSError if the folder of ``resume`` cannot be made."""
     embeddings = given.get("embeddings", "")
     special = {
         "run": run_of(given),
@@ -29,7 +29,7 @@ def options_of(given: Given) -> Options:
         "external_data": given.get("save_as_external_data", False),
         "finished": _finished(given["resume"]) if "resume" in given else None,
     }
-    return Options(**{**fields_in(Options, given), **special})
+    return Options(**{**fields_in(Options, given), **special, **more})
 
 
 def run_of(given: Given) -> RunOptions:

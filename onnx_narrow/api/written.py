@@ -14,10 +14,19 @@ from onnx_narrow.options.option import Given
 from onnx_narrow.summaries.words import Sizes
 from transforms import model_io
 from transforms.files.output_file import refuse_other_ending, total_bytes
+from transforms.files.paths import AnyPath
 from transforms.pipelines.source import Source
 
-ONNX = ("an ONNX model", ".onnx")
-"""What is written, in words, and how its file ends."""
+
+def checked_path(path: AnyPath, source: Path | None = None, **how: bool) -> Path:
+    """Return the path of a model to write, before any work.
+
+    Raises as :func:`transforms.model_io.check_output` does, which takes the same, ValueError also for a file
+    of another ending than .onnx.
+    """
+    checked = model_io.check_output(path, source, **how)
+    refuse_other_ending(checked, "an ONNX model", ".onnx")
+    return checked
 
 
 @dataclass(frozen=True)
@@ -37,13 +46,11 @@ class Output:
     def checked(cls, given: Given, *sources: Source) -> Output:
         """Return the output of a call by its keywords; its size is told beside that of the first source.
 
-        Raises before any work as :func:`transforms.model_io.check_output` does, ValueError also for a file of
-        another ending than .onnx.
+        Raises as :func:`checked_path` does.
         """
         how = {"force": given.get("force", False), "external_data": given.get("save_as_external_data", False)}
         for source in sources if "output" in given else ():
-            model_io.check_output(given["output"], source.path, **how)
-            refuse_other_ending(given["output"], *ONNX)
+            checked_path(given["output"], source.path, **how)
         return cls(sources[0], given.get("output"), functions=given.get("functions", True), **how)
 
     def write(

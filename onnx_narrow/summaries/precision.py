@@ -14,21 +14,20 @@ from transforms.search.target import LOST_TOP1, Scored, Target
 
 if TYPE_CHECKING:
     from transforms.judge.decisions import LossyLayers
-    from transforms.precision.chosen import BesidePreset, FloatLayers, Reached
+    from transforms.pipelines.work import Work
+    from transforms.precision.chosen import BesidePreset, FloatLayers
 
 
-def lossy_lines(found: LossyLayers | None) -> Iterator[str]:
+def lossy_lines(found: LossyLayers) -> Iterator[str]:
     """Yield which layers stay float for the outputs, their gain and price, and how to name them."""
-    if found is None:
-        return
     price = f"{found.gain.shown or found.gain}, {100 * found.more:+.0f} % bytes"
     yield _in_format("float, for accuracy", found.layers, found.count, price)
     yield Detail("  " + " ".join(as_option("exclude_nodes", exactly(name)) for name in found.layers))
 
 
-def placed_lines(found: FloatLayers | None) -> Iterator[str]:
+def placed_lines(found: FloatLayers) -> Iterator[str]:
     """Yield which layers stay float for their time, how much faster that is, and their price."""
-    if found is None or not found.layers:
+    if not found.layers:
         return
     assert found.ratio is not None, "there are layers"
     yield _in_format("float, for speed", found.layers, found.count)
@@ -36,13 +35,11 @@ def placed_lines(found: FloatLayers | None) -> Iterator[str]:
     yield f"  {against(found.ratio, 'with all in integers')}, {price}"
 
 
-def preset_lines(found: BesidePreset | None, config: str) -> Iterator[str]:
+def preset_lines(found: BesidePreset, config: str) -> Iterator[str]:
     """Yield how a model for a target stands beside its preset, if that is clearly better.
 
     ``config``: the preset. The line says which of both is written, and how to get the other.
     """
-    if found is None:
-        return
     where = f"on the {counted(found.samples, 'sample')} used for the search"
     figures = f"{found.own:.1f} dB with {spelled('{target}')}, {found.without:.1f} dB without {where}"
     if found.is_far:
@@ -55,14 +52,15 @@ def preset_lines(found: BesidePreset | None, config: str) -> Iterator[str]:
         yield _in_format("float, for accuracy", names, found.found.count, change)
 
 
-def reached_lines(found: Reached | None, goal: Target | None, fallback: str, where: str) -> Iterator[str]:
+def reached_lines(work: Work) -> Iterator[str]:
     """Yield how a goal was reached: the metric before and after, the layers by name, and their price.
 
-    ``where``: the samples that it was judged on. A goal that was allowed to be missed is said to be, where
-    these do not show it.
+    A goal that was allowed to be missed is said to be, where samples do not show it.
     """
+    found, goal, fallback = work.record.reached, work.options.goal, work.options.fallback
     if found is None or goal is None:
         return
+    where = work.held_out.where if work.held_out else ""
     if found.left_out:
         yield f"Left out of the target: {some_names(found.left_out)}, fed back as {_kind(goal)}"
     is_shown = goal.is_shown(Scored(found.after, found.error))

@@ -62,10 +62,9 @@ def counts(things: Counter[str], what: str = "") -> str:
     return f"{total}: {', '.join(f'{name} {count}' for name, count in things.most_common())}"
 
 
-def fixed_lines(count: int) -> Iterator[str]:
-    """Yield how many free dimensions of inputs were fixed."""
-    if count:
-        yield f"Fixed: {counted(count, 'free dimension')} of inputs"
+def fixed_line(count: int) -> str:
+    """Return how many free dimensions of inputs were fixed."""
+    return f"Fixed: {counted(count, 'free dimension')} of inputs"
 
 
 def figure(value: float | None, digits: int = 4) -> str:

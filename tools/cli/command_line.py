@@ -129,9 +129,9 @@ class Tool:
         return code
 
 
-def _two_spellings(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> str | None:
+def _two_spellings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> str | None:
     """Return the error of the first option that is given in two spellings, of which one would be ignored."""
-    words = {word.partition("=")[0] for word in (sys.argv[1:] if argv is None else argv)}
+    words = {word.partition("=")[0] for word in argv}
     for action in parser._actions:
         both = [name for name in action.option_strings if name in words]
         if len(both) > 1 and not isinstance(action, argparse.BooleanOptionalAction):
