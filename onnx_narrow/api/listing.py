@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
@@ -34,20 +34,16 @@ class Table(dict[str, R]):
         return "\n".join(aligned([[_shortened(cell) for cell in line] for line in self._lines()]))
 
     def _repr_html_(self) -> str:
-        heads, *lines = [*self._lines()] or [[]]
-        rows = [f"<tr>{''.join(f'<th>{html.escape(head)}</th>' for head in heads)}</tr>"]
-        for line in lines:
-            cells = "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in line)
-            rows.append(f"<tr>{cells}</tr>")
-        return f"<table>{''.join(rows)}</table>"
+        heads, *lines = self._lines() or [[]]
+        rows = [[f"<th>{html.escape(head)}</th>" for head in heads]]
+        rows += [[f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in line] for line in lines]
+        body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+        return f"<table>{body}</table>"
 
-    def _lines(self) -> Iterator[Sequence[str]]:
-        """Yield the heads of the columns, and the cells of each row."""
-        for number, (name, row) in enumerate(self.items()):
-            cells = row.cells()
-            if number == 0:
-                yield ["name", *cells]
-            yield [name, *cells.values()]
+    def _lines(self) -> list[list[str]]:
+        """Return the heads of the columns, and the cells of each row."""
+        rows = [{"name": name, **row.cells()} for name, row in self.items()]
+        return [[*rows[0]], *([*row.values()] for row in rows)] if rows else []
 
 
 @dataclass(frozen=True)

@@ -67,17 +67,17 @@ def open_data(
     is made by it, and each step or sample is written to a temporary folder. Raises ValueError or OSError for
     samples that do not fit.
     """
-    how: dict[str, Any] = {"cache": options.calibration_cache, "memory_limit": options.memory_limit}
-    how["run"] = run
+    cache, limit = options.calibration_cache, options.memory_limit
+    none = CalibrationData((), run=run, cache=cache, memory_limit=limit)
     if options.data is None:
-        yield CalibrationData((), **how) if options.random_data else None
+        yield none if options.random_data else None
     elif not (options.sequences or options.feeds_from is not None):
-        samples = samples_of(options.data, options.limit, options.memory_limit, events)
+        samples = samples_of(options.data, options.limit, limit, events)
         report_litter(events, samples)
-        yield CalibrationData(samples, options.images, options.limit, **how)
+        yield replace(none, source=samples, images=options.images, limit=options.limit)
     else:
         with open_folder(options, source, run, events) as found:
-            yield CalibrationData(found.folder, **how)
+            yield replace(none, source=found.folder)
 
 
 @contextmanager

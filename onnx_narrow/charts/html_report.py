@@ -164,14 +164,11 @@ def _layers(comparison: ModelComparison, kind: str) -> str:
     if not layers:
         return section(kind, "<p>None of the float model's are in the quantized one.</p>")
     ranked = sorted(layers, key=lambda layer: layer.total.sqnr())
-    ways = {
-        ("position in execution order", " in execution order"): layers,
-        ("rank, worst first", ", sorted"): ranked,
-    }
-    drawn = [
-        scatter(_dots(order, kind), axis, "SQNR, dB", f"SQNR of {kind.lower()}{end}")
-        for (axis, end), order in ways.items()
-    ]
+    title, order, by_rank = f"SQNR of {kind.lower()}", _dots(layers, kind), _dots(ranked, kind)
+    drawn = (
+        scatter(order, "position in execution order", "SQNR, dB", f"{title} in execution order"),
+        scatter(by_rank, "rank, worst first", "SQNR, dB", f"{title}, sorted"),
+    )
     identical = sum(layer.total.sqnr() == math.inf for layer in layers)
     above = f" {identical} of {len(layers)} are identical and lie on the upper edge." if identical else ""
     worst = _layer_table(ranked[:_WORST_ROWS], comparison.layers)

@@ -156,6 +156,11 @@ def _bits(name: str) -> float:
     return FORMATS[name].bits if name in FORMATS else 0.0
 
 
+def is_poor(*errors: float) -> bool:
+    """Return whether any of some squared errors of outputs by their power leaves little of them."""
+    return not all(error <= 10 ** (-LEAST / 10) for error in errors)  # NaN leaves nothing
+
+
 def poor(
     error: float,
     where: str,
@@ -173,7 +178,7 @@ def poor(
     ``of_tokens``: it is the divergence of probabilities of tokens, in nats for each. ``ways``: remedies
     that are not keys of the scheme.
     """
-    if error <= 10 ** (-LEAST / 10):
+    if not is_poor(error):
         return
     name = f"{config}: " if find_preset(config) else ""
     tuning = f"{config}_ADAQUANT"

@@ -93,7 +93,7 @@ def warnings(work: Work) -> Iterator[str]:
     """Yield a line for each defect of a model that is written all the same."""
     record, outputs = work.record, work.record.decisions.outputs
     assert record.first is not None, "the model was tried out"
-    if record.is_compared and outputs:
+    if record.is_compared and outputs and running.is_poor(outputs.error, outputs.others or 0.0):
         yield from _poor(outputs, work)
     if record.tuned:
         from onnx_narrow.summaries import tuning
