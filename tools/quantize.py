@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from onnx_narrow.options.quantize import SCHEME_KEYS
-from tools.cli.calls import call, keep_products_on_one_thread
+from tools.cli.calls import keep_products_on_one_thread
 from tools.cli.command_line import DONE, Tool
 from tools.cli.job import Job
 from tools.cli.schemes import why_no_scheme
@@ -102,7 +102,7 @@ def _work(job: Job) -> int:
 
     if job.get("print_config"):
         _print_config(job)
-    return convert(job, call) if job.get("model") else DONE
+    return convert(job) if job.get("model") else DONE
 
 
 def _print_config(job: Job) -> None:

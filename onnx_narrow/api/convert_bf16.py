@@ -14,7 +14,7 @@ from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import checked, fields_in
-from onnx_narrow.api.work_options import options_of, run_of
+from onnx_narrow.api.work_options import options_of
 from onnx_narrow.api.written import Output
 from onnx_narrow.options.option import Given
 from onnx_narrow.summaries import bf16, running
@@ -126,7 +126,7 @@ def convert_bf16(
     with Told(progress) as told:
         source = source_of(model)
         where = Output.checked(given, source)
-        with open_data(SampleOptions.of(given), source, run_of(given), told) as opened:
+        with open_data(SampleOptions.of(given), source, told) as opened:
             work = Bf16Work(
                 gs.Graph(),
                 preset("BF16").with_(target=target or ""),
@@ -144,10 +144,9 @@ def convert_bf16(
 
 
 def _options(given: Given) -> Bf16Options:
-    lists = {name: tuple(given[name]) for name in ("exclude_node", "exclude_op") if name in given}
     kernels = sorted(row_of(given["target"]).bfloat16_kernels) if "target" in given else ()
     own = {"format": _format(given), "kernels": tuple(kernels)}
-    return Bf16Options(**{**fields_in(Bf16Options, given), **lists, **own})
+    return Bf16Options(**{**fields_in(Bf16Options, given), **own})
 
 
 def _format(given: Given) -> str:

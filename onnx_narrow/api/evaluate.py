@@ -17,11 +17,11 @@ from numpy.typing import ArrayLike
 from onnx_narrow.api.compared_folders import Measures, compare_folders
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.samples import SampleOptions, inputs_of, labels_in, open_folder
-from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
+from onnx_narrow.api.saved_outputs import save_outputs
 from onnx_narrow.api.sources import Data, Model, samples_folder, source_of
 from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import checked, fields_in, files_in
-from onnx_narrow.api.work_options import gate_in, run_of
+from onnx_narrow.api.work_options import gate_in
 from onnx_narrow.options.option import Given
 from transforms.compare.compare_results import ResultPair
 from transforms.files.cleanup import temporary_folder
@@ -177,8 +177,7 @@ def _run_both(
 ) -> tuple[Path, Path]:
     """Run both models on the same samples, and return the folders of their results."""
     sources = source_of(baseline), source_of(quantized)
-    options, run = SampleOptions.of(given), run_of(given)
-    wanted = WantedOutputs(given.get("output_names", ()), given.get("generate", 0))
+    options = SampleOptions.of(given)
     own, results = folder / "samples", (folder / "baseline", folder / "quantized")
     own.mkdir()
     assert options.data is not None, "asked for before"
@@ -186,8 +185,8 @@ def _run_both(
     options = replace(options, data=data)  # what makes samples may make them once
     for source, output in zip(sources, results, strict=True):
         tells = source is sources[0]
-        with open_folder(options, source, run, events, unrolls=False, tells=tells) as samples:
-            save_outputs(source, samples, output, wanted, options, events)
+        with open_folder(options, source, events, unrolls=False, tells=tells) as samples:
+            save_outputs(source, samples, output, options, events)
     return results
 
 

@@ -12,22 +12,20 @@ from transforms.graph.some_names import counted
 from transforms.pipelines.source import Source
 from transforms.run.events import Events, each_told
 from transforms.run.fed_samples import FedSamples, fed_inputs
-from transforms.runtime.session import OpenModel, RunOptions
+from transforms.runtime.session import OpenModel
 
 if TYPE_CHECKING:
     from onnx_narrow.api.samples import SampleOptions
 
 
-def fed(
-    options: SampleOptions, data: Path, source: Source, run: RunOptions, folder: Path, events: Events
-) -> None:
+def fed(options: SampleOptions, data: Path, source: Source, folder: Path, events: Events) -> None:
     """Write the samples in the folder ``data`` to another, with what the encoder makes of its own.
 
     ``source``: the model for whose inputs they are. Raises ValueError or OSError for samples that do not fit.
     """
     assert options.feeds_from is not None, "asked for before"
     encoder = source_of(options.feeds_from)
-    opened, inputs = encoder.open(run), source.open(run).inputs
+    opened, inputs = encoder.open(options.run), source.open(options.run).inputs
     pairs = fed_inputs(inputs, opened, dict(options.feeds))
     if not pairs:
         raise ValueError(_why_none(opened, encoder, [one.name for one in inputs]))

@@ -151,11 +151,8 @@ def finetune(
         how = tuning_options(rule_of(given), _run(given), device=optim_device, **limits)
         source, other = source_of(float_model), source_of(quantized)
         where = Output.checked(given, other, source)
-        samples = SampleOptions.of(given)
-        with (
-            open_data(samples, source, how.run or RunOptions(), told) as opened,
-            open_workers(jobs, dask) as shared,
-        ):
+        samples = SampleOptions.of(given, how.run)
+        with open_data(samples, source, told) as opened, open_workers(jobs, dask) as shared:
             work = TuneWork(
                 gs.Graph(),
                 Scheme(activation=FLOAT32, weight=FLOAT32),

@@ -15,7 +15,7 @@ def rule_of(given: Given) -> FinetuneRule:
     """Return what keywords say of tuning in the words of a scheme."""
     named = fields_in(FinetuneRule, given)
     named.pop("output_index", None)
-    return FinetuneRule(**{**named, "target_op_type": tuple(given.get("target_op_type", ()))})
+    return FinetuneRule(**named)
 
 
 def recorded(given: Given) -> dict[str, Any]:

@@ -8,11 +8,10 @@ from pathlib import Path
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.result_folders import check_folder
 from onnx_narrow.api.samples import SampleOptions, open_folder
-from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
+from onnx_narrow.api.saved_outputs import save_outputs
 from onnx_narrow.api.sources import Data, Model, placed, source_of
 from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import checked
-from onnx_narrow.api.work_options import run_of
 from onnx_narrow.summaries import inference
 from onnx_narrow.summaries.timing import cost_lines
 from transforms.compare.measure_run import Data as FolderData
@@ -92,7 +91,7 @@ def infer(
     8
     """
     given = checked("infer", locals())
-    where, source, run = Path(output), source_of(model), run_of(given)
+    where, source = Path(output), source_of(model)
     check_folder(where, force=force)
     beside = None if time is None else _beside(time)
     options = SampleOptions.of(given)
@@ -100,10 +99,8 @@ def infer(
         told.expect(
             "" if feeds_from is None else "encoding", "loading", "running", "timing" if beside else ""
         )
-        with open_folder(options, source, run, told, unrolls=False) as folder:
-            saved = save_outputs(
-                source, folder, where, WantedOutputs(given.get("output_names", ()), generate), options, told
-            )
+        with open_folder(options, source, told, unrolls=False) as folder:
+            saved = save_outputs(source, folder, where, options, told)
             told.tell(inference.lines(saved, where))
             if beside is not None:
                 _compare_time(beside, source, folder, told)

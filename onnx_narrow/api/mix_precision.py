@@ -168,7 +168,7 @@ def mix_precision(
         where = Output.checked(given, source)
         check_files(given, source.path)
         run = replace(run_of(given), threads=threads_of(threads or 0, jobs or 1))
-        opened = stack.enter_context(open_data(SampleOptions.of(given), source, run, told))
+        opened = stack.enter_context(open_data(SampleOptions.of(given, run), source, told))
         shared = stack.enter_context(workers(jobs or 1, dask))
         work = MixWork(
             gs.Graph(),

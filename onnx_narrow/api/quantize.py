@@ -25,7 +25,7 @@ from onnx_narrow.api.schemes import Assignments, Config, quantization_scheme
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import checked
-from onnx_narrow.api.work_options import options_of, run_of
+from onnx_narrow.api.work_options import options_of
 from onnx_narrow.api.written import Output
 from transforms.files.paths import AnyPath
 from transforms.moves.improve import Move
@@ -235,8 +235,8 @@ def quantize(
         work_class, recipe = recipe_of(scheme, given)
         chooses = scheme.finetune is not None or scheme.auto_mixed_precision is not None
         compares, said = data is not None and not (fast or ranges or chooses), recorded(wish, given)
-        samples, run = SampleOptions.of(given), run_of(given)
-        with open_data(samples, source, run, told) as opened, open_workers(jobs, dask) as workers:
+        samples = SampleOptions.of(given)
+        with open_data(samples, source, told) as opened, open_workers(jobs, dask) as workers:
             options = options_of(given, fixed=grids, tuning=scheme.finetune, compares=compares, recorded=said)
             work = work_class(
                 gs.Graph(),

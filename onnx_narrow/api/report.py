@@ -105,15 +105,15 @@ def report(
         As :func:`onnx_narrow.quantize`.
     """
     given = checked("report", locals())
-    sources, options = (source_of(float_model), source_of(quantized)), SampleOptions.of(given)
+    sources = source_of(float_model), source_of(quantized)
+    options = SampleOptions.of(given, replace(run_of(given), spin=False))
     files = files_in(given, "output", "json", "csv", inputs=[source.path for source in sources])
     refuse_other_ending(files["output"], "an HTML page", ".html", ".htm")
     made_of = _made_of(*sources, given)
-    run = replace(run_of(given), spin=False)
     with Told(progress) as told, temporary_folder() as own:
         told.expect(*_PHASES)
         paths = placed(sources[0], own, _FLOAT), placed(sources[1], own, _QUANTIZED)
-        with open_folder(options, sources[0], run, told) as samples:
+        with open_folder(options, sources[0], told) as samples:
             told.phase("loading")
             comparison = compare_models(*paths, samples, progress=_each(told))
             section = loss_section(*paths, samples, made_of, told.phase(_ORIGINS, "layer"))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx_narrow.api.image_keywords import image_options
 from onnx_narrow.api.sources import Data, Model, samples_folder, samples_of, write_samples
 from onnx_narrow.api.usage import fields_in
+from onnx_narrow.api.work_options import run_of
 from onnx_narrow.options.option import Given
 from transforms import model_io
 from transforms.calibrate.calibrate_plan import CalibrationData
@@ -33,7 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """Which samples are run, and what is made of them before, by the keywords of a call."""
+    """Which samples are run and how, and what is made of them before, by the keywords of a call.
+
+    ``output_names``: of the outputs that are saved, all without any; ``generate``: tokens that a language
+    model continues each sample by, which are saved then, and no outputs but those that are named.
+    """
 
     data: Data | None = None
     limit: int | None = None
@@ -45,22 +50,23 @@ class SampleOptions:
     memory_limit: int | None = None
     calibration_cache: Path | None = None
     random_data: int = 0
+    output_names: Sequence[str] = ()
+    generate: int = 0
+    run: RunOptions = field(default_factory=RunOptions)
 
     @classmethod
-    def of(cls, given: Given) -> SampleOptions:
-        """Return the options of a call by its keywords.
+    def of(cls, given: Given, run: RunOptions | None = None) -> SampleOptions:
+        """Return the options of a call by its keywords; ``run``: how models run, if these do not say it.
 
         Raises OSError for a cache that cannot be written, and as :func:`image_options` does.
         """
         if "calibration_cache" in given:
             model_io.check_output(given["calibration_cache"], force=True)
-        return cls(**fields_in(cls, given), images=image_options(given))
+        return cls(**fields_in(cls, given), images=image_options(given), run=run or run_of(given))
 
 
 @contextmanager
-def open_data(
-    options: SampleOptions, source: Source, run: RunOptions, events: Events
-) -> Iterator[CalibrationData | None]:
+def open_data(options: SampleOptions, source: Source, events: Events) -> Iterator[CalibrationData | None]:
     """Yield the samples for the inputs of the float model, None without any; they last for the block.
 
     Random ones are made when the model is loaded. Sequences are run by the float model, what an encoder feeds
@@ -68,7 +74,7 @@ def open_data(
     samples that do not fit.
     """
     cache, limit = options.calibration_cache, options.memory_limit
-    none = CalibrationData((), run=run, cache=cache, memory_limit=limit)
+    none = CalibrationData((), run=options.run, cache=cache, memory_limit=limit)
     if options.data is None:
         yield none if options.random_data else None
     elif not (options.sequences or options.feeds_from is not None):
@@ -76,19 +82,13 @@ def open_data(
         report_litter(events, samples)
         yield replace(none, source=samples, images=options.images, limit=options.limit)
     else:
-        with open_folder(options, source, run, events) as found:
+        with open_folder(options, source, events) as found:
             yield replace(none, source=found.folder)
 
 
 @contextmanager
 def open_folder(
-    options: SampleOptions,
-    source: Source,
-    run: RunOptions,
-    events: Events,
-    *,
-    unrolls: bool = True,
-    tells: bool = True,
+    options: SampleOptions, source: Source, events: Events, *, unrolls: bool = True, tells: bool = True
 ) -> Iterator[FolderData]:
     """Yield the samples for the inputs of a model as a folder that lasts for the block.
 
@@ -105,13 +105,13 @@ def open_folder(
         if options.feeds_from is not None:
             from onnx_narrow.api.fed import fed  # imports take time that small jobs notice
 
-            fed(options, folder, source, run, whole, events)
+            fed(options, folder, source, whole, events)
         elif options.sequences and unrolls:
             from onnx_narrow.api.unrolled import unrolled
 
-            unrolled(options, folder, source, run, whole, events)
+            unrolled(options, folder, source, whole, events)
         else:
-            data = measure_run.Data(folder, options.images, run, options.limit)
+            data = measure_run.Data(folder, options.images, options.run, options.limit)
             if tells:
                 _tell(data, source.load(), events)
             if callable(options.images.transform):  # other processes have not got it
@@ -119,7 +119,7 @@ def open_folder(
                 data = replace(data, folder=whole, images=ImageOptions())
             yield data
             return
-        yield measure_run.Data(whole, ImageOptions(), run)
+        yield measure_run.Data(whole, ImageOptions(), options.run)
 
 
 def inputs_of(source: Source) -> Sequence[ModelInput]:

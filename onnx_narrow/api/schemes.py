@@ -126,7 +126,7 @@ def names_formats(assignments: Assignments) -> bool:
 def quantization_scheme(wish: SchemeWish, events: Events) -> Scheme:
     """Return the scheme with what keywords change; ValueError naming the key."""
     scheme = wish.read()
-    single = {key: value for key, value in wish.keys.items() if not isinstance(value, list)}
+    single = {key: value for key, value in wish.keys.items() if not isinstance(value, list | tuple)}
     if wish.assignments:
         assigned = _assigned(wish, scheme)
         _refuse_twice(assigned, single, "")
@@ -192,7 +192,7 @@ def _pairs(assignments: Assignments) -> Iterator[tuple[str, Any]]:
         yield key.strip(), _value(value)
 
 
-def _texts(assignments: Assignments) -> list[str]:
+def _texts(assignments: Assignments) -> Sequence[str]:
     """Return each assignment as ``KEY=VALUE``."""
     if isinstance(assignments, Mapping):
         return [f"{key}={_toml(value)}" for key, value in assignments.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -52,7 +52,8 @@ def scatter(points: Sequence[Point], x_label: str, y_label: str, title: str) -> 
         for point in points
     )
     x_ticks = [t for t in nice_ticks(0, frame.x_high) if t <= frame.x_high and t == int(t)]
-    return _drawing(title, _axes(frame, x_ticks, ticks, x_label, y_label) + dots)
+    axes = _axes(frame, x_ticks, {tick: f"{tick:g}" for tick in ticks}, x_label, y_label)
+    return _drawing(title, axes + dots)
 
 
 def histogram(
@@ -91,12 +92,11 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
 def _columns(edges: Sequence[float], counts: Sequence[int], largest: int, x_label: str) -> tuple[Frame, str]:
     """Return a frame with 0 at the bottom, then powers of ten, and its axes and filled columns."""
     powers = range(1, max(1, math.ceil(math.log10(largest + 1))) + 1)
-    ticks = [0.0, *(_log(10**power) for power in powers)]
-    labels = ["0", *(f"{10**power:,}" if power < 4 else f"1e{power}" for power in powers)]
-    frame = Frame(edges[0], edges[-1], 0.0, ticks[-1])
+    ticks = {_log(10**power): f"{10**power:,}" if power < 4 else f"1e{power}" for power in powers}
+    frame = Frame(edges[0], edges[-1], 0.0, max(ticks))
     inside = [tick for tick in nice_ticks(edges[0], edges[-1]) if edges[0] <= tick <= edges[-1]]
     area = _step_path(frame, edges, counts, closed=True)
-    axes = _axes(frame, inside, ticks, x_label, "values", labels)
+    axes = _axes(frame, inside, {0.0: "0", **ticks}, x_label, "values")
     return frame, f'{axes}<path class="area" d="{area}"/>'
 
 
@@ -114,16 +114,12 @@ def _step_path(frame: Frame, edges: Sequence[float], counts: Sequence[int], *, c
 
 
 def _axes(
-    frame: Frame,
-    x_ticks: Sequence[float],
-    y_ticks: Sequence[float],
-    x_label: str,
-    y_label: str,
-    y_texts: Sequence[str] | None = None,
+    frame: Frame, x_ticks: Sequence[float], y_ticks: Mapping[float, str], x_label: str, y_label: str
 ) -> str:
+    """Return both axes; ``y_ticks``: what stands at each value."""
     bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
     elements = []
-    for value, text in zip(y_ticks, y_texts or [f"{tick:g}" for tick in y_ticks], strict=True):
+    for value, text in y_ticks.items():
         y = frame.y(value)
         elements.append(f'<path class="rule" d="M{_LEFT} {y:.1f}H{right}"/>')
         elements.append(_text("tick", f'x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end"', text))

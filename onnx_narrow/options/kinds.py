@@ -110,9 +110,9 @@ class _Array(Protocol):
         """Return the array."""
 
 
-def listed(texts: Sequence[str] | str) -> list[str]:
-    """Return a list of strings; one alone stands for a list of it."""
-    return [texts] if isinstance(texts, str) else list(texts)
+def listed(texts: Sequence[str] | str) -> tuple[str, ...]:
+    """Return strings as a tuple; one alone stands for a tuple of it."""
+    return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 def _path_or_array(value: Any) -> Any:

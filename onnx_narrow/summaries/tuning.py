@@ -31,8 +31,8 @@ def lines(done: TunedModel, samples: int, sizes: Sizes, *, fitted: bool = False)
 
 def poor(done: TunedModel) -> Iterator[str]:
     """Yield a warning if tuning leaves little of the outputs on held-out samples."""
-    if math.isfinite(done.after):
-        yield from running.poor(done.after, "held-out samples", tuned=True, of_tokens=done.of_tokens)
+    if math.isfinite(done.after) and running.is_poor(done.after):
+        yield running.poor(running.figure_of(done.after, of_tokens=done.of_tokens), "held-out samples")
 
 
 def broken_limit(done: TunedModel, limit: int | None) -> str | None:

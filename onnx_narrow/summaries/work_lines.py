@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -125,14 +124,15 @@ def _config(work: Work) -> str:
 
 def _poor(outputs: Checked, work: Work) -> Iterator[str]:
     """Yield a warning for each figure that leaves little of the outputs, with what helps."""
-    where, ways = outputs.where, [*_other_layers(work), *_more_bits(work)]
-    # weights of integer products cannot be
-    is_tuned = work.options.tuning is not None or work.scheme.is_dynamic
-    config, of_tokens, fitted = _config(work), outputs.of_tokens, work.record.decisions.fitted
-    poor = partial(running.poor, where=where, config=config, tuned=is_tuned, fitted=fitted, ways=ways)
-    yield from poor(outputs.error, of_tokens=of_tokens)
-    if outputs.others is not None:
-        yield from poor(outputs.others, what="other outputs")
+    config, ways = _config(work), [*_other_layers(work), *_more_bits(work)]
+    if work.options.tuning is None and not work.scheme.is_dynamic:  # weights of integer products cannot be
+        ways += running.tuning_ways(config, fitted=work.record.decisions.fitted)
+    if running.is_poor(outputs.error):
+        figure = running.figure_of(outputs.error, of_tokens=outputs.of_tokens)
+        yield running.poor(figure, outputs.where, config, ways)
+    if outputs.others is not None and running.is_poor(outputs.others):
+        figure = running.figure_of(outputs.others, what="other outputs")
+        yield running.poor(figure, outputs.where, config, ways)
 
 
 def _preset_beside(work: Work) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from tools.cli.calls import call
 from tools.cli.command_line import Tool
 from tools.cli.job import Job
 from tools.cli.shared_help import GATE_HELP, SAMPLES_HELP
@@ -64,4 +63,4 @@ def converter(module: str, words: str | None, source: str) -> Tool:
 def _work(source: str, job: Job) -> int:
     from tools.options.package import convert
 
-    return convert(job.with_values(float_type=source), call)
+    return convert(job.with_values(float_type=source))
