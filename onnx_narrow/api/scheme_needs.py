@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import ops
 from onnx_narrow.api.schemes import SchemeWish
@@ -55,12 +57,8 @@ def refuse_beside(scheme: Scheme, given: Given) -> None:
         raise ValueError(f"{words}: {spelled('give {data:DIR}')}")
 
 
-def _has_integers(scheme: Scheme) -> bool:
-    return any(fmt.is_integer for fmt in scheme.named_formats)
-
-
-def _has_standard_integers(scheme: Scheme) -> bool:
-    return any(fmt.is_integer and fmt.bits <= _STANDARD_BITS for fmt in scheme.named_formats)
+def _has_integers(scheme: Scheme, most_bits: float = math.inf) -> bool:
+    return any(fmt.is_integer and fmt.bits <= most_bits for fmt in scheme.named_formats)
 
 
 def _measures(scheme: Scheme) -> bool:
@@ -117,10 +115,10 @@ BLOCKS = Need(
 )
 
 _OF_FORMATS: Mapping[str, Need] = {
-    "calibrate_method": _ACTIVATIONS,
-    "activation_symmetric": _ACTIVATIONS,
+    **dict.fromkeys(("calibrate_method", "activation_symmetric", "calibrate_tensors"), _ACTIVATIONS),
+    **dict.fromkeys(("per_channel", "weight_method", "block_size"), _INTEGERS),
+    **dict.fromkeys(("calibration_cache", "correct_biases"), CALIBRATION),
     "moving_average": _ACTIVATIONS,
-    "calibration_cache": CALIBRATION,
     "memory_limit": Need(
         f"{CALIBRATION.words} or tuning", lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune
     ),
@@ -132,11 +130,6 @@ _OF_FORMATS: Mapping[str, Need] = {
         f"{_ACTIVATIONS.words} and moving_average = true",
         lambda scheme: _measures(scheme) and scheme.moving_average,
     ),
-    "per_channel": _INTEGERS,
-    "weight_method": _INTEGERS,
-    "block_size": _INTEGERS,
-    "correct_biases": CALIBRATION,
-    "calibrate_tensors": _ACTIVATIONS,
     "keep_float": _DECIDED,
     "fit_weights": Need(
         f"weights of fewer than {FEW_BITS} bits, or 8 beside activations of more, and in mixed precision a "
@@ -146,7 +139,9 @@ _OF_FORMATS: Mapping[str, Need] = {
             and (scheme.auto_mixed_precision is None or scheme.auto_mixed_precision.is_of_size)
         ),
     ),
-    "qdq_domain": Need(f"integers of up to {_STANDARD_BITS} bits", _has_standard_integers),
+    "qdq_domain": Need(
+        f"integers of up to {_STANDARD_BITS} bits", partial(_has_integers, most_bits=_STANDARD_BITS)
+    ),
     "domain": Need("formats for which ONNX has no operators", _has_own_operators),
 }
 """What keys of a scheme, and keywords, go with in the scheme."""
