@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from tools.cli import command_line
-from tools.cli.calls import call
-from tools.cli.command_line import Command, make_parser
+from tools.cli.calls import call_on_one_thread
+from tools.cli.command_line import Tool
 from tools.cli.job import Job
 from tools.cli.schemes import why_no_scheme
 from tools.cli.shared_help import GATE_HELP, SAMPLES_HELP
@@ -42,16 +40,6 @@ target or --metric is not met: no file is written.
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
-    return command_line.run(command(), _work, argv)
-
-
-def _work(job: Job) -> None:
-    command_line.keep_products_on_one_thread()
-    call(job)
-
-
 def _why_not(job: Job) -> str | None:
     if reason := why_no_scheme(job, runtime="RUNTIME"):
         return reason
@@ -60,11 +48,12 @@ def _why_not(job: Job) -> str | None:
     return None
 
 
-def command() -> Command:
-    """Return the command line of the tool."""
-    module = "auto_mixed_precision"
-    parser = make_parser(module, "mix_precision", __doc__, _COMMANDS, _DETAILS)
-    return Command(parser, _why_not)
+main = Tool(
+    *("auto_mixed_precision", "mix_precision", __doc__, _COMMANDS, _DETAILS),
+    work=call_on_one_thread,
+    why_not=_why_not,
+)
+"""Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
 
 
 if __name__ == "__main__":

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from tools.cli import command_line
 from tools.cli.calls import call
-from tools.cli.command_line import make_parser
+from tools.cli.command_line import Tool
 from tools.cli.job import Job
 
 _COMMANDS = """\
@@ -24,18 +23,12 @@ exit codes: 0 the model fits; 1 error in the model or the machine; 2 usage; 3 it
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool and return its exit code: 0 the model fits, 1 model error, 2 usage, 3 it breaks a rule."""
-    return command_line.run(command(), _check, argv)
-
-
 def _check(job: Job) -> int:
     return command_line.NOTHING_DONE if call(job) else command_line.DONE
 
 
-def command() -> command_line.Command:
-    """Return the command line of the tool."""
-    return command_line.Command(make_parser("check", "check", __doc__, _COMMANDS, _DETAILS))
+main = Tool("check", "check", __doc__, _COMMANDS, _DETAILS, work=_check)
+"""Run the tool and return its exit code: 0 the model fits, 1 model error, 2 usage, 3 it breaks a rule."""
 
 
 if __name__ == "__main__":

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from tools.cli.calls import call
-from tools.cli.command_line import Command, make_parser, run
+from tools.cli.command_line import Tool
 
 _COMMANDS = """\
 --baseline_results_folder a --quantized_results_folder b
@@ -33,14 +31,8 @@ the string "inf" and an excluded value is null; in CSV, "inf" and empty. Files o
 other numbers, such as class numbers beside boxes, have a line and do not enter mean and worst values."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool and return its exit code."""
-    return run(command(), call, argv)
-
-
-def command() -> Command:
-    """Return the command line of the tool."""
-    return Command(make_parser("evaluate", "evaluate", __doc__, _COMMANDS, _DETAILS))
+main = Tool("evaluate", "evaluate", __doc__, _COMMANDS, _DETAILS)
+"""Run the tool and return its exit code."""
 
 
 if __name__ == "__main__":

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from tools.cli import command_line
-from tools.cli.calls import call
-from tools.cli.command_line import Command, make_parser
-from tools.cli.job import Job
+from tools.cli.calls import call_on_one_thread
+from tools.cli.command_line import Tool
 from tools.cli.shared_help import GATE_HELP, SAMPLES_HELP
 
 _COMMANDS = """\
@@ -46,19 +43,8 @@ exit codes: 0 done; 1 error in the models, the data or the machine; 2 usage; 3 n
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
-    return command_line.run(command(), _work, argv)
-
-
-def _work(job: Job) -> None:
-    command_line.keep_products_on_one_thread()
-    call(job)
-
-
-def command() -> Command:
-    """Return the command line of the tool."""
-    return Command(make_parser("finetune", "finetune", __doc__, _COMMANDS, _DETAILS, brief=_BRIEF))
+main = Tool("finetune", "finetune", __doc__, _COMMANDS, _DETAILS, _BRIEF, call_on_one_thread)
+"""Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error."""
 
 
 if __name__ == "__main__":

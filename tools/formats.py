@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tools.cli.command_line import Command, make_parser, run
+from tools.cli.command_line import Tool
 from tools.cli.job import Job
 
 if TYPE_CHECKING:
@@ -22,16 +22,6 @@ Fidelity is the ratio of the signal's power to the power of the rounding error, 
 Integer formats get one scale per tensor; the 4-bit ones (ONNX has them from operator set 21 on) are meant for
 weights, with a scale per channel. The heavy-tailed distribution is Student's t, 3 degrees of freedom.
 """
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool; returns the exit code."""
-    return run(command(), _show, argv)
-
-
-def command() -> Command:
-    """Return the command line of the tool."""
-    return Command(make_parser("formats", "formats", __doc__, _COMMANDS, _DETAILS), _why_not)
 
 
 def _why_not(job: Job) -> str | None:
@@ -64,6 +54,9 @@ def _print_table(kinds: Sequence[str], rows: Sequence[FormatFidelity]) -> None:
         values = "".join(f" {value:14.1f}" for value in row.values)
         print(f"{row.name:12} {row.bits:6g} {block:>6}{values}")
 
+
+main = Tool("formats", "formats", __doc__, _COMMANDS, _DETAILS, work=_show, why_not=_why_not)
+"""Run the tool and return its exit code."""
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from tools.cli.calls import call
-from tools.cli.command_line import Command, make_parser, run
+from tools.cli.command_line import Tool
 from tools.cli.shared_help import SAMPLES_HELP
 
 _COMMANDS = """\
@@ -28,14 +26,8 @@ it is the time on the wall. The peak memory is that of each in a process of its 
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool and return its exit code."""
-    return run(command(), call, argv)
-
-
-def command() -> Command:
-    """Return the command line of the tool."""
-    return Command(make_parser("infer", "infer", __doc__, _COMMANDS, _DETAILS))
+main = Tool("infer", "infer", __doc__, _COMMANDS, _DETAILS)
+"""Run the tool and return its exit code."""
 
 
 if __name__ == "__main__":

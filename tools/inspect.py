@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 
-from tools.cli.command_line import Command, make_parser, run
+from tools.cli.command_line import Tool
 from tools.cli.job import Job
 
 _COMMANDS = """\
@@ -35,16 +34,6 @@ CUDA provider if it has one, with our operators registered. Nothing is computed.
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool and return its exit code: 0 done, 1 model error, 2 usage error."""
-    return run(command(), _inspect, argv)
-
-
-def command() -> Command:
-    """Return the command line of the tool."""
-    return Command(make_parser("inspect", "inspect", __doc__, _COMMANDS, _DETAILS))
-
-
 def _inspect(job: Job) -> None:
     import onnx_narrow
     from tools.cli.printed import Printed
@@ -55,6 +44,9 @@ def _inspect(job: Job) -> None:
     if is_json:
         print(json.dumps(found, indent=2, ensure_ascii=False))
 
+
+main = Tool("inspect", "inspect", __doc__, _COMMANDS, _DETAILS, work=_inspect)
+"""Run the tool and return its exit code: 0 done, 1 model error, 2 usage error."""
 
 if __name__ == "__main__":
     sys.exit(main())

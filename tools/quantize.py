@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 from onnx_narrow.options.quantize import SCHEME_KEYS
-from tools.cli import command_line
-from tools.cli.calls import call
-from tools.cli.command_line import Command, make_parser
+from tools.cli.calls import keep_products_on_one_thread
+from tools.cli.command_line import DONE, Tool
 from tools.cli.job import Job
 from tools.cli.schemes import why_no_scheme
 from tools.cli.shared_help import GATE_HELP, SAMPLES_HELP
@@ -98,18 +96,13 @@ _NEED_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose", 
 """Options that say what the scheme is."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error, 3 nothing done."""
-    return command_line.run(command(), _work, argv)
-
-
 def _work(job: Job) -> int:
-    command_line.keep_products_on_one_thread()
+    keep_products_on_one_thread()
     from tools.options.package import convert
 
     if job.get("print_config"):
         _print_config(job)
-    return convert(job, call) if job.get("model") else command_line.DONE
+    return convert(job) if job.get("model") else DONE
 
 
 def _print_config(job: Job) -> None:
@@ -134,10 +127,8 @@ def _why_not(job: Job) -> str | None:
     return f"{vain[0]} requires --input and --output" if vain else None
 
 
-def command() -> Command:
-    """Return the command line of the tool."""
-    parser = make_parser("quantize", "quantize", __doc__, _COMMANDS, _DETAILS, brief=_BRIEF)
-    return Command(parser, _why_not)
+main = Tool("quantize", "quantize", __doc__, _COMMANDS, _DETAILS, _BRIEF, _work, _why_not)
+"""Run the tool and return its exit code: 0 done, 1 model or data error, 2 usage error, 3 nothing done."""
 
 
 if __name__ == "__main__":

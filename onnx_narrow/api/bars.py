@@ -27,10 +27,6 @@ class _Clock:
     def __init__(self) -> None:
         self.start = self.said = time.perf_counter()
 
-    def is_long(self) -> bool:
-        """Return whether somebody may wonder by now whether the run is alive."""
-        return time.perf_counter() - self.start >= _LONG
-
     def left(self) -> float:
         """Return the seconds after which the next line is due."""
         return max(0.0, self.said + _LINE - time.perf_counter())
@@ -40,15 +36,6 @@ class _Clock:
         self.said = time.perf_counter()
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
-
-
-def _shows_bars() -> bool:
-    """Return whether stderr is a terminal, or this is a notebook."""
-    return sys.stderr.isatty() or _is_notebook()
-
-
-def _is_notebook() -> bool:
-    return "ipykernel" in sys.modules
 
 
 class PhaseBar:
@@ -67,17 +54,18 @@ class PhaseBar:
         self._done, self._start, self._ended = 0, time.perf_counter(), threading.Event()
         self._total: int | None = None
         self.what, self._unit = what, unit
-        is_shown = _shows_bars()
-        if is_shown:
+        self._is_notebook = "ipykernel" in sys.modules
+        self._is_shown = self._is_notebook or sys.stderr.isatty()
+        if self._is_shown:
             self._open()
-        tick = self._tick if is_shown else self._log
+        tick = self._tick if self._is_shown else self._log
         self._ticker = threading.Thread(target=tick, args=(self._ended,), daemon=True)
         self._ticker.start()
 
     def show(self, done: int, total: int | None, note: str = "") -> None:
         """Say how many pieces of how many (None: not known) are done."""
         self._done, self._total = done, total
-        if not _shows_bars():
+        if not self._is_shown:
             return
         if self._bar is None or done < self._bar.n:
             self._open()
@@ -98,7 +86,7 @@ class PhaseBar:
         line = f"{self.what}: {pieces}{time.perf_counter() - self._start:.1f} s"
         if log.isEnabledFor(logging.INFO):
             log.info(line)
-        elif self._clock.is_long() and not _shows_bars():
+        elif not self._is_shown and time.perf_counter() - self._clock.start >= _LONG:
             self._clock.say(line)
 
     @contextmanager
@@ -111,7 +99,7 @@ class PhaseBar:
             yield
 
     def _open(self) -> None:
-        tqdm = importlib.import_module("tqdm.auto" if _is_notebook() else "tqdm").tqdm
+        tqdm = importlib.import_module("tqdm.auto" if self._is_notebook else "tqdm").tqdm
         if self._bar is not None:
             self._bar.close()
         is_known = self.what in self._phases

@@ -44,11 +44,9 @@ def check(model: Model, target: str, *, progress: Watcher | Events | None = None
     row = targets.target(target)
     with Told(progress) as told:
         graph = source_of(model).load()
-        for line in target_lines(graph, row):
-            told.note(line)
+        told.tell(target_lines(graph, row))
         broken = check_target(graph, row)
         told.note(f"  Sources: {'; '.join(row.sources)}")
-        for rule in broken:
-            told.note(f"Breaks: {rule}")
+        told.tell(f"Breaks: {rule}" for rule in broken)
         told.note(f"Fits {row.name}: {'no' if broken else f'yes{_TIME.get(row.name, str())}'}")
     return broken

@@ -39,13 +39,13 @@ _Arrays = dict[str, NDArray[Any]]
 class Measures:
     """What is to be known beside the figures of each file.
 
-    ``logits``: the output that holds those of tokens; ``texts``: the folder of these tokens; ``limits`` by
+    ``logits``: the output that holds those of tokens; ``tokens``: the folder of these; ``limits`` by
     the names of keywords; ``gate``: a metric of all outputs of a sample, and its bound, if it has one.
     """
 
     labels: np.ndarray | None = None
     logits: str | None = None
-    texts: Path | None = None
+    tokens: Path | None = None
     peak: float | None = None
     allow_missing: bool = False
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -84,15 +84,15 @@ class ComparedFolders:
 
     def content(self) -> dict[str, Any]:
         """Return all figures as JSON can say them."""
-        found = as_json(self.comparisons, self.counted, self.steps, self.top1, self.language, self.greedy)
+        found = as_json(self)
         return found if self.metric is None else {**found, "metric": self.metric.content()}
 
-    def write(self, json_file: Path | None, csv_file: Path | None) -> None:
+    def write(self, files: Mapping[str, Path]) -> None:
         """Write the figures to the files that are asked for."""
-        if json_file:
-            write_text(json_file, json.dumps(self.content(), indent=2, allow_nan=False) + "\n")
-        if csv_file:
-            write_text(csv_file, as_csv(self.comparisons))
+        if "json" in files:
+            write_text(files["json"], json.dumps(self.content(), indent=2, allow_nan=False) + "\n")
+        if "csv" in files:
+            write_text(files["csv"], as_csv(self.comparisons))
 
     def judge(self) -> None:
         """Raise ValueError for NaN or infinite elements, TargetError for limits that are missed.
@@ -126,7 +126,7 @@ def compare_folders(baseline: Path, quantized: Path, measures: Measures, events:
         [one for one in comparisons if logits is None or one.output in ("", logits)],
         step_sqnr(pairs),
         None if measures.labels is None else compare_results.top1(pairs, measures.labels),
-        None if logits is None else compare_logits(pairs, logits, measures.texts),
+        None if logits is None else compare_logits(pairs, logits, measures.tokens),
         compare_tokens(written) if written else None,
         None if measures.gate is None else _metric_of(pairs, measures.gate),
     )

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import onnx_graphsurgeon as gs
 
+from onnx_narrow.api.finish import finish
 from onnx_narrow.api.image_keywords import Preprocess
-from onnx_narrow.api.result import Result, result_of
+from onnx_narrow.api.result import Result
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, checked
-from onnx_narrow.api.work_options import options_of, run_of
-from onnx_narrow.api.written import Output, Written, write
+from onnx_narrow.api.usage import checked, fields_in
+from onnx_narrow.api.work_options import options_of
+from onnx_narrow.api.written import Output
+from onnx_narrow.options.option import Given
 from onnx_narrow.summaries import bf16, running
 from onnx_narrow.summaries.target import brief_lines
-from onnx_narrow.summaries.words import fixed_lines, summed_up
+from onnx_narrow.summaries.words import Sizes, fixed_line, summed_up
 from transforms.conversion.convert_bf16 import Bf16Options
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import spelled
@@ -125,7 +126,7 @@ def convert_bf16(
     with Told(progress) as told:
         source = source_of(model)
         where = Output.checked(given, source)
-        with open_data(SampleOptions.of(given), source, run_of(given), told) as opened:
+        with open_data(SampleOptions.of(given), source, told) as opened:
             work = Bf16Work(
                 gs.Graph(),
                 preset("BF16").with_(target=target or ""),
@@ -143,16 +144,9 @@ def convert_bf16(
 
 
 def _options(given: Given) -> Bf16Options:
-    found = {one.name: given[one.name] for one in fields(Bf16Options) if one.name in given}
-    named = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-    shapes = {name: tuple(shape) for name, shape in given.get("input_shapes", {}).items()}
     kernels = sorted(row_of(given["target"]).bfloat16_kernels) if "target" in given else ()
-    own: dict[str, Any] = {
-        "input_shapes": shapes,
-        "format": _format(given),
-        "kernels": tuple(kernels),
-    }
-    return Bf16Options(**{**named, **own})
+    own = {"format": _format(given), "kernels": tuple(kernels)}
+    return Bf16Options(**{**fields_in(Bf16Options, given), **own})
 
 
 def _format(given: Given) -> str:
@@ -173,39 +167,26 @@ def _format(given: Given) -> str:
 
 def _finish(work: Bf16Work, output: Output, told: Told, given: Given) -> Result:
     """Write the model, and tell how it was made."""
-    done, first = work.done, work.record.first
+    done, record = work.done, work.record
     assert done is not None and done.tally is not None, "it was converted"
-    assert first is not None and work.source is not None, "it was tried out"
-    tool = TOOLS[work.element or "float32"]
-    entries = provenance.entries(tool, recorded(work), work.record.source_sha256) | work.record.metric_entries
-    told.phase("writing")
-    written = write(work.graph, output, work.source, entries, first.exported)
-    _tell(work, written, told, is_excluded=bool(given.keys() & {"exclude_node", "exclude_op"}))
-    return result_of(
-        written,
-        first,
+    assert record.first is not None, "it was tried out"
+    entries = provenance.entries(TOOLS[work.element or "float32"], recorded(work), record.source_sha256)
+    lines = partial(_lines, work, told, by_user=bool(given.keys() & {"exclude_node", "exclude_op"}))
+    return finish(
+        work,
+        output,
         told,
+        entries | record.metric_entries,
+        (lines, running.warnings(record.first, judged=work.kept is not None)),
         converted={"nodes": done.tally.converted, "tensors": done.tensors},
         kept={why: sum(ops.values()) for why, ops in done.tally.kept.items()},
-        steps=work.record.steps,
-        metric=work.record.metric,
     )
 
 
-def _tell(work: Bf16Work, written: Written, told: Told, *, is_excluded: bool) -> None:
-    done, first, kept = work.done, work.record.first, work.kept
-    assert done is not None and first is not None, "it was converted, and tried out"
-    for line in fixed_lines(work.record.fixed):
-        told.note(line)
-    goal = work.options.goal
-    why = bf16.excluded_for(kept, goal, by_user=is_excluded)
-    for line in summed_up(bf16.lines(done, work.graph, written.sizes, first, why), told.lines):
-        told.note(line)
-    if work.scheme.target:
-        for line in brief_lines(work.graph, row_of(work.scheme.target)):
-            told.note(line)
-    if kept and work.held_out and goal:
-        for line in bf16.goal_lines(kept, goal, work.held_out.where):
-            told.note(line)
-    for line in running.warnings(first, judged=kept is not None):
-        told.warn(line)
+def _lines(work: Bf16Work, told: Told, sizes: Sizes, *, by_user: bool) -> Iterator[str]:
+    """Yield the summary; ``by_user``: nodes were excluded by options."""
+    goal, kept, target = work.options.goal, work.kept, work.scheme.target
+    yield from [fixed_line(work.record.fixed)] if work.record.fixed else ()
+    yield from summed_up(bf16.lines(work, sizes, bf16.excluded_for(kept, goal, by_user=by_user)), told.lines)
+    yield from brief_lines(work.graph, row_of(target)) if target else ()
+    yield from bf16.goal_lines(kept, goal, work.held_out.where) if kept and work.held_out and goal else ()

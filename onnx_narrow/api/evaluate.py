@@ -14,26 +14,20 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from onnx_narrow.api import gates, infer
 from onnx_narrow.api.compared_folders import Measures, compare_folders
 from onnx_narrow.api.image_keywords import Preprocess
-from onnx_narrow.api.samples import SampleOptions, open_folder
-from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
+from onnx_narrow.api.samples import SampleOptions, inputs_of, labels_in, open_folder
+from onnx_narrow.api.saved_outputs import save_outputs
 from onnx_narrow.api.sources import Data, Model, samples_folder, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, checked, refuse_same_file
+from onnx_narrow.api.usage import checked, fields_in, files_in
+from onnx_narrow.api.work_options import gate_in
+from onnx_narrow.options.option import Given
 from transforms.compare.compare_results import ResultPair
 from transforms.files.cleanup import temporary_folder
-from transforms.files.output_file import check_writable
 from transforms.files.paths import AnyPath
-from transforms.pipelines.source import Source
 from transforms.run.array_files import read_array
-from transforms.run.data_sets import as_array
 from transforms.run.events import Events
-from transforms.runtime.inputs import ModelInput, model_inputs
-from transforms.runtime.session import RunOptions
-from transforms.search.gate import Gate
-from transforms.search.named_metrics import plain_gate
 from transforms.search.user_metric import UserMetric
 
 Metric: TypeAlias = Callable[[np.ndarray, np.ndarray], float]
@@ -143,10 +137,10 @@ def evaluate(
     1.0
     """
     given = checked("evaluate", locals())
-    _check(given)
-    files = [None if one is None else Path(one) for one in (json, csv)]
-    for file in filter(None, files):
-        check_writable(file, force=force, inputs=_paths(labels))
+    for name, function in (metrics or {}).items():
+        if not callable(function):
+            raise TypeError(f"metrics: {name!r} is {function!r}, not a callable")
+    files = files_in(given, "json", "csv", inputs=(given.get("labels"),))
     measures = _measures(given)
     with Told(progress) as told, temporary_folder() as folder:
         if data is None:
@@ -154,43 +148,20 @@ def evaluate(
         else:
             results = _run_both(baseline, quantized, given, folder, told)
         compared = compare_folders(*results, measures, told)
-        for line in compared.lines():
-            told.note(line)
-        compared.write(*files)
+        told.tell(compared.lines())
+        compared.write(files)
         compared.judge()
         own = {} if metrics is None else {"metrics": _of_users(metrics, compared.pairs)}
     return {**compared.content(), **own}
 
 
-def _paths(value: object) -> list[Path]:
-    return [Path(value)] if isinstance(value, str | os.PathLike) else []
-
-
-def _check(given: Given) -> None:
-    infer.refuse_written_sequences(given)
-    refuse_same_file(given, "json", "csv")
-    for name, metric in (given.get("metrics") or {}).items():
-        if not callable(metric):
-            raise TypeError(f"metrics: {name!r} is {metric!r}, not a callable")
-
-
 def _measures(given: Given) -> Measures:
-    labels, texts = given.get("labels"), given.get("tokens")
-    if labels is not None:
-        labels = read_array(_paths(labels)[0]) if _paths(labels) else as_array(labels)
-    return Measures(
-        labels,
-        given.get("logits"),
-        None if texts is None else Path(texts),
-        given.get("peak"),
-        given.get("allow_missing", False),
-        {name: given[name] for name in _LIMITS if name in given},
-        gates.gate_in(given) if gates.is_gated(given) else _unbound(given),
-    )
-
-
-def _unbound(given: Given) -> Gate | None:
-    return plain_gate(given["metric"]) if "metric" in given else None
+    own: dict[str, Any] = {
+        "labels": labels_in(given),
+        "limits": {name: given[name] for name in _LIMITS if name in given},
+        "gate": gate_in(given),
+    }
+    return Measures(**{**fields_in(Measures, given), **own})
 
 
 def _results(name: str, folder: Model) -> Path:
@@ -206,23 +177,17 @@ def _run_both(
 ) -> tuple[Path, Path]:
     """Run both models on the same samples, and return the folders of their results."""
     sources = source_of(baseline), source_of(quantized)
-    options, run = SampleOptions.of(given), RunOptions(given.get("provider", "cpu"), given.get("threads", 0))
-    wanted = WantedOutputs(given.get("output_names", ()), given.get("generate", 0))
+    options = SampleOptions.of(given)
     own, results = folder / "samples", (folder / "baseline", folder / "quantized")
     own.mkdir()
     assert options.data is not None, "asked for before"
-    inputs = partial(_inputs, sources[0])
-    data = samples_folder(options.data, inputs, own, options.limit, events)
+    data = samples_folder(options.data, partial(inputs_of, sources[0]), own, options.limit, events)
     options = replace(options, data=data)  # what makes samples may make them once
     for source, output in zip(sources, results, strict=True):
         tells = source is sources[0]
-        with open_folder(options, source, run, events, unrolls=False, tells=tells) as samples:
-            save_outputs(source, samples, output, wanted, options, events)
+        with open_folder(options, source, events, unrolls=False, tells=tells) as samples:
+            save_outputs(source, samples, output, options, events)
     return results
-
-
-def _inputs(source: Source) -> Sequence[ModelInput]:
-    return model_inputs(source.load())
 
 
 def _of_users(metrics: Mapping[str, Metric], pairs: Sequence[ResultPair]) -> dict[str, float]:

@@ -6,39 +6,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnx_narrow.api.sources import source_of
-from transforms.files.array_archive import write_arrays
+from onnx_narrow.api.sources import source_of, write_samples
 from transforms.files.spelling import spelled
 from transforms.graph.some_names import counted
 from transforms.pipelines.source import Source
-from transforms.run.events import Events
+from transforms.run.events import Events, each_told
 from transforms.run.fed_samples import FedSamples, fed_inputs
-from transforms.runtime.session import OpenModel, RunOptions
+from transforms.runtime.session import OpenModel
 
 if TYPE_CHECKING:
     from onnx_narrow.api.samples import SampleOptions
 
 
-def fed(
-    options: SampleOptions, data: Path, source: Source, run: RunOptions, folder: Path, events: Events
-) -> None:
+def fed(options: SampleOptions, data: Path, source: Source, folder: Path, events: Events) -> None:
     """Write the samples in the folder ``data`` to another, with what the encoder makes of its own.
 
     ``source``: the model for whose inputs they are. Raises ValueError or OSError for samples that do not fit.
     """
     assert options.feeds_from is not None, "asked for before"
     encoder = source_of(options.feeds_from)
-    opened, inputs = encoder.open(run), source.open(run).inputs
+    opened, inputs = encoder.open(options.run), source.open(options.run).inputs
     pairs = fed_inputs(inputs, opened, dict(options.feeds))
     if not pairs:
         raise ValueError(_why_none(opened, encoder, [one.name for one in inputs]))
     of_encoder = _encoder_samples(data, encoder)
     found = FedSamples(inputs, data, opened, of_encoder, pairs, options.images, options.limit)
-    progress = events.phase("encoding", "sample")
-    for done, (name, feed) in enumerate(found):
-        progress(done, len(found))
-        write_arrays(folder / f"{name}.npz", feed)
-    progress(len(found), len(found))
+    write_samples(each_told(found, events.phase("encoding", "sample"), len(found)), folder)
     words = ", ".join(name if name == made else f"{made} to {name}" for name, made in pairs.items())
     events.note(f"Ran '{encoder}' on {counted(len(found), 'sample')}, fed: {words}")
 

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.api.executors import open_workers
 from onnx_narrow.api.finetune_rule import recorded, rule_of
+from onnx_narrow.api.finish import finish
 from onnx_narrow.api.image_keywords import Preprocess
-from onnx_narrow.api.result import Result, result_of
+from onnx_narrow.api.result import Result
 from onnx_narrow.api.samples import SampleOptions, open_data
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, UsageError, checked
-from onnx_narrow.api.work_options import options_of
-from onnx_narrow.api.written import Output, Written, write
+from onnx_narrow.api.usage import checked
+from onnx_narrow.api.work_options import options_of, run_of
+from onnx_narrow.api.written import Output
+from onnx_narrow.options.option import Given
 from onnx_narrow.summaries import running, tuning, work_lines
 from onnx_narrow.summaries.precision import reached_lines
 from onnx_narrow.summaries.quantize import decided
 from onnx_narrow.summaries.timing import beside_lines
-from onnx_narrow.summaries.words import summed_up
+from onnx_narrow.summaries.words import Sizes, summed_up
 from transforms import model_io
-from transforms.calibrate.calibration_data import CalibrationData
 from transforms.files.paths import AnyPath
-from transforms.files.spelling import spelled
+from transforms.finetune.tuned import TunedModel
 from transforms.model import provenance
 from transforms.pipelines.check_outputs import UselessError
+from transforms.pipelines.first_result import FirstRun
 from transforms.pipelines.retune import TUNE, TuneWork
 from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.pipelines.tune import tuning_options
 from transforms.run.events import Events
-from transforms.run.workers import Workers
 from transforms.runtime import devices
 from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
@@ -146,20 +146,17 @@ def finetune(
         As :func:`onnx_narrow.quantize`.
     """
     given = checked("finetune", locals())
-    _refuse_two_devices(given)
     with Told(progress) as told:
-        how = tuning_options(rule_of(given), _run(given), **_limits(given))
+        limits = {name: given.get(name) for name in ("output_index", "memory_limit")}
+        how = tuning_options(rule_of(given), _run(given), device=optim_device, **limits)
         source, other = source_of(float_model), source_of(quantized)
         where = Output.checked(given, other, source)
-        samples = SampleOptions.of(given)
-        with (
-            open_data(samples, source, how.run or RunOptions(), told) as opened,
-            open_workers(jobs, dask) as shared,
-        ):
+        samples = SampleOptions.of(given, how.run)
+        with open_data(samples, source, told) as opened, open_workers(jobs, dask) as shared:
             work = TuneWork(
                 gs.Graph(),
                 Scheme(activation=FLOAT32, weight=FLOAT32),
-                _data(opened, shared),
+                opened and replace(opened, workers=shared),
                 source=source,
                 options=options_of(given),
                 events=told,
@@ -176,68 +173,41 @@ def finetune(
             return _finish(work, where, told, given)
 
 
-def _refuse_two_devices(given: Given) -> None:
-    if {"provider", "infer_device"} <= given.keys():
-        pair = spelled("{provider} and {infer_device}")
-        raise UsageError(f"{pair} both select a device: give one of them")
-
-
 def _run(given: Given) -> RunOptions:
     """Return how models run; ValueError for a device, also of the linear algebra, that is not there."""
     devices.array_module(given.get("optim_device", devices.CPU))
     device = given.get("infer_device", devices.CPU)
-    provider = given.get("provider", "cpu") if device == devices.CPU else devices.provider(device)
-    return RunOptions(provider or "cpu", given.get("threads", 0))
-
-
-def _limits(given: Given) -> dict[str, Any]:
-    return {
-        "output_index": given.get("output_index"),
-        "memory_limit": given.get("memory_limit"),
-        "device": given.get("optim_device", devices.CPU),
-    }
-
-
-def _data(opened: CalibrationData | None, workers: Workers | None) -> CalibrationData | None:
-    return opened and replace(opened, workers=workers)
+    run = run_of(given)
+    return run if device == devices.CPU else replace(run, provider=devices.provider(device))
 
 
 def _finish(work: TuneWork, output: Output, told: Told, given: Given) -> Result:
     """Write the model, and tell how it was made."""
-    first = work.record.first
-    assert first is not None and work.quantized is not None, "it was tried out"
+    done, first = work.record.tuned, work.record.first
+    assert done is not None and first is not None, "it was tuned, and tried out"
     if output.path is not None and work.base.graph is not None:
         model_io.refuse_source(work.base.graph, output.path)  # saving looks at that of the quantized model
-    entries = provenance.entries("finetune", recorded(given), work.record.source_sha256)
-    entries |= work.record.metric_entries
-    told.phase("writing")
-    written = write(work.graph, output, work.quantized, entries, first.exported)
-    if work.options.finished:
-        work.options.finished.remove()
-    _tell(work, written, told, given.get("memory_limit"))
-    decisions = list(work.record.decisions.tried)
-    scheme = recorded_scheme(work.graph)
-    steps, metric = work.record.steps, work.record.metric
-    return result_of(written, first, told, scheme=scheme, decided=decisions, steps=steps, metric=metric)
-
-
-def _tell(work: TuneWork, written: Written, told: Told, memory_limit: int | None) -> None:
-    record, done, first = work.record, work.record.tuned, work.record.first
-    assert done is not None and first is not None, "it was tuned, and tried out"
-    where = work.held_out.where if work.held_out else ""
-    lines = (
-        *record.notes,
-        *record.stored,
-        *tuning.lines(done, work.fed, written.sizes, fitted=work.scheme.fit_weights is True),
-        *reached_lines(record.reached, work.options.goal, "float32", where),
-        *running.kept_lines(first),
-        *decided(record.decisions),
-        *beside_lines(first.time),
-    )
-    for line in summed_up(lines, told.lines):
-        told.note(line)
     for line in tuning.reasons(done):
         log.info(line)
-    broken = tuning.broken_limit(done, memory_limit)
-    for line in filter(None, (broken, *tuning.poor(done), *running.warnings(first, judged=True))):
-        told.warn(line)
+    broken = tuning.broken_limit(done, given.get("memory_limit"))
+    warnings = filter(None, (broken, *tuning.poor(done), *running.warnings(first, judged=True)))
+    entries = provenance.entries("finetune", recorded(given), work.record.source_sha256)
+    return finish(
+        work,
+        output,
+        told,
+        entries | work.record.metric_entries,
+        (lambda sizes: summed_up(_lines(work, done, first, sizes), told.lines), warnings),
+        scheme=recorded_scheme(work.graph),
+        decided=list(work.record.decisions.tried),
+    )
+
+
+def _lines(work: TuneWork, done: TunedModel, first: FirstRun, sizes: Sizes) -> Iterator[str]:
+    yield from work.record.notes
+    yield from work.record.stored
+    yield from tuning.lines(done, work.fed, sizes, fitted=work.scheme.fit_weights is True)
+    yield from reached_lines(work)
+    yield from running.kept_lines(first)
+    yield from decided(work.record.decisions)
+    yield from beside_lines(first.time)

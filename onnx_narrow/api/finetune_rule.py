@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from onnx_narrow.api.usage import Given
+from onnx_narrow.api.usage import fields_in
 from onnx_narrow.options import keywords
+from onnx_narrow.options.option import Given
 from transforms.scheme.finetune_rule import FinetuneRule
 
 
 def rule_of(given: Given) -> FinetuneRule:
     """Return what keywords say of tuning in the words of a scheme."""
-    named = {one.name: given[one.name] for one in fields(FinetuneRule) if one.name in given}
+    named = fields_in(FinetuneRule, given)
     named.pop("output_index", None)
-    return FinetuneRule(**{**named, "target_op_type": tuple(given.get("target_op_type", ()))})
+    return FinetuneRule(**named)
 
 
 def recorded(given: Given) -> dict[str, Any]:

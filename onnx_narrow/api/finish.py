@@ -1,111 +1,59 @@
-"""Running the steps of a quantization, and writing and telling what came of them."""
+"""Writing the model of a job, and telling how it was made."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
-from onnx_narrow.api.result import Result, result_of
+from onnx_narrow.api.result import Result
 from onnx_narrow.api.told import Told
-from onnx_narrow.api.written import Output, write
-from onnx_narrow.summaries import work_lines
-from onnx_narrow.summaries.quantize import kept_in_float
-from onnx_narrow.summaries.words import summed_up
-from transforms.calibrate.calibration_data import MissingDataError
-from transforms.files.spelling import spelled
+from onnx_narrow.api.written import Output
+from onnx_narrow.summaries.words import Sizes
+from ops.metrics import decibels
 from transforms.judge.decisions import Checked
-from transforms.pipelines.check_outputs import UselessError
-from transforms.pipelines.entries import final_entries
-from transforms.pipelines.require import NothingToDoError
-from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.pipelines.work import Work
-from transforms.scheme import Scheme
-from transforms.search.output_metrics import METRICS
 
-if TYPE_CHECKING:
-    from onnx_narrow.api.ranges import RangeFiles
+Lines = Callable[[Sizes], Iterable[str]]
+"""Returns the summary of a model, by its sizes."""
 
 
-def untuned(scheme: Scheme) -> Scheme:
-    """Return the scheme without tuning, which rounds weights itself unless ``fit_weights`` is asked for."""
-    fits = scheme.fit_weights if scheme.finetune is None else scheme.fit_weights is True
-    return scheme.with_(finetune=None, fit_weights=fits)
-
-
-def refuse_untunable(work: Work) -> None:
-    """Raise ValueError for tuning without samples."""
-    if work.options.tuning and (work.data is None or work.options.random_data):
-        raise ValueError(
-            spelled(f"fine-tuning ({work.options.tuning.algorithm}) needs samples: give {{data:DIR}}")
-        )
-
-
-def run_steps(
-    work: Work, steps: Steps, output: Output, told: Told, ranges: RangeFiles | None = None
+def finish(
+    work: Work,
+    output: Output,
+    told: Told,
+    entries: Mapping[str, str],
+    summary: tuple[Lines, Iterable[str]],
+    *,
+    outputs: Checked | None = None,
+    beside: AbstractContextManager[None] | None = None,
+    **more: Any,
 ) -> Result:
-    """Take the steps, write the model and tell how it was made; ``ranges``: files beside it.
+    """Write the model of a work that is done, tell how it was made, and return the result.
 
-    Raises what a step raises, in words that name keywords, NothingToDoError with the reasons.
+    ``entries``: of its metadata. ``summary``: its lines, and warnings. ``outputs``: the error of the outputs,
+    if several samples were compared. ``beside``: open while the model is written. ``more``: fields of the
+    result.
     """
-    told.expect(*phases_of(work, steps), "writing")
-    try:
-        run(work, steps, {"record.first": "try_out"})
-    except NothingToDoError as error:
-        raise NothingToDoError("\n".join(_reasons(work))) from error
-    except UselessError as error:
-        raise ValueError(work_lines.useless(error.outputs, work)) from error
-    except MissingDataError as error:
-        other = "" if work.asked.auto_mixed_precision else ", or {random_data:N} for an experiment"
-        raise ValueError(f"{error}: {spelled('give {data:DIR}' + other)}") from error
-    return finish(work, output, told, ranges)
-
-
-def finish(work: Work, output: Output, told: Told, ranges: RangeFiles | None = None) -> Result:
-    """Write the model of a work, and tell how it was made."""
-    record, grids = work.record, list(work.record.grids or ())
-    assert record.first is not None and work.source is not None, "the model was tried out"
-    with ranges.writing(grids) if ranges else nullcontext():
-        entries = final_entries(work)
+    first = work.record.first
+    assert first is not None, "the model was tried out"
+    with beside or nullcontext():
         told.phase("writing")
-        written = write(work.graph, output, work.source, entries, record.first.exported)
+        model, sizes = output.write(work.graph, entries, first.exported)
     if work.options.finished:
         work.options.finished.remove()
-    for line in summed_up(
-        (*work_lines.lines(work, written.sizes), *(ranges.line(grids) if ranges else ())), told.lines
-    ):
-        told.note(line)
-    for line in work_lines.warnings(work):
-        told.warn(line)
-    return result_of(
-        written,
-        record.first,
-        told,
-        _shown(work),
-        scheme=work.scheme,
-        converted={f"{name} {role}": count for (name, role), count in record.tensors.items()},
-        kept=dict(kept_in_float(work.graph)),
-        decided=list(record.decisions.tried),
-        steps=record.steps,
-        sensitivity=record.sensitivity,
-        metric=record.metric,
-    )
+    told.tell(summary[0](sizes), summary[1])
+    if outputs is None and first.as_opened and first.as_opened.error is not None:
+        outputs = Checked(first.as_opened.error, 1)
+    told_of: dict[str, Any] = {"notes": told.lines, "warnings": told.warnings, "time": first.time}
+    record: dict[str, Any] = {"steps": work.record.steps, "metric": work.record.metric}
+    return Result(path=sizes.path, in_memory=model, **told_of, **record, **_figures(outputs), **more)
 
 
-def _shown(work: Work) -> Checked | None:
-    """Return the error of the outputs in dB that the summary tells, on held-out samples if there are any."""
-    outputs, is_chosen = work.record.decisions.outputs, work.record.tuned or work.record.mixed
-    goal, reached, held_out = work.options.goal, work.record.reached, work.held_out
-    if goal and goal.metric == "sqnr" and reached and held_out and held_out.is_apart:
-        error = METRICS["sqnr"].error(reached.after)
-        return Checked(error, len(held_out.feeds), False, decibels_error=reached.error)
-    return None if outputs is None or outputs.of_tokens or is_chosen else outputs
-
-
-def _reasons(work: Work) -> Sequence[str]:
-    from transforms.pipelines.why_nothing import why_nothing  # imports take time that small jobs notice
-
-    assert work.source is not None, "it was loaded"
-    first = f"Nothing to do: no tensor of '{work.source}' can take a format of this scheme."
-    scheme = work.asked.with_(finetune=None, tensors=work.scheme.tensors)
-    return [first, *(f"  {line}" for line in why_nothing(work.source.load, scheme))]
+def _figures(outputs: Checked | None) -> dict[str, Any]:
+    """Return what a result says of the error of the outputs."""
+    if outputs is None:
+        return {}
+    error, is_held_out = outputs.decibels_error or None, outputs.decided is False
+    sqnr = decibels(outputs.error)
+    return {"sqnr": sqnr, "sqnr_error": error, "samples": outputs.samples, "held_out": is_held_out}

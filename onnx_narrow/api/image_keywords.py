@@ -22,6 +22,8 @@ def image_options(keywords: Mapping[str, Any]) -> ImageOptions:
     Raises UsageError for keywords that ``preprocess`` leaves without effect, ValueError for a name that it
     does not know, and as :func:`transforms.search.user_metric.load_function` does.
     """
+    if keywords.keys().isdisjoint((KEYWORD, *_OF_IMAGES)):
+        return ImageOptions()
     preprocess = keywords.get(KEYWORD)
     is_name = isinstance(preprocess, str) and preprocess in SCALINGS
     for name in () if preprocess is None else _OF_SCALE if is_name else _OF_IMAGES:

@@ -8,20 +8,18 @@ from pathlib import Path
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.result_folders import check_folder
 from onnx_narrow.api.samples import SampleOptions, open_folder
-from onnx_narrow.api.saved_outputs import WantedOutputs, save_outputs
+from onnx_narrow.api.saved_outputs import save_outputs
 from onnx_narrow.api.sources import Data, Model, placed, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, UsageError, checked
+from onnx_narrow.api.usage import checked
 from onnx_narrow.summaries import inference
 from onnx_narrow.summaries.timing import cost_lines
 from transforms.compare.measure_run import Data as FolderData
 from transforms.compare.measure_run import measure_both
 from transforms.files.cleanup import temporary_folder
 from transforms.files.paths import AnyPath
-from transforms.files.spelling import spelled
 from transforms.pipelines.source import Source
 from transforms.run.events import Events
-from transforms.runtime.session import RunOptions
 
 
 def infer(
@@ -93,8 +91,7 @@ def infer(
     8
     """
     given = checked("infer", locals())
-    refuse_written_sequences(given)
-    where, source, run = Path(output), source_of(model), RunOptions(provider, threads or 0)
+    where, source = Path(output), source_of(model)
     check_folder(where, force=force)
     beside = None if time is None else _beside(time)
     options = SampleOptions.of(given)
@@ -102,21 +99,12 @@ def infer(
         told.expect(
             "" if feeds_from is None else "encoding", "loading", "running", "timing" if beside else ""
         )
-        with open_folder(options, source, run, told, unrolls=False) as folder:
-            saved = save_outputs(
-                source, folder, where, WantedOutputs(given.get("output_names", ()), generate), options, told
-            )
-            for line in inference.lines(saved, where):
-                told.note(line)
+        with open_folder(options, source, told, unrolls=False) as folder:
+            saved = save_outputs(source, folder, where, options, told)
+            told.tell(inference.lines(saved, where))
             if beside is not None:
                 _compare_time(beside, source, folder, told)
     return dict(saved.folders)
-
-
-def refuse_written_sequences(given: Given) -> None:
-    """Raise UsageError for tokens that are to continue sequences of steps."""
-    if {"generate", "sequences"} <= given.keys():
-        raise UsageError(spelled("{generate} cannot be combined with {sequences}"))
 
 
 def _beside(model: Model) -> Source:
@@ -132,5 +120,4 @@ def _compare_time(beside: Source, source: Source, samples: FolderData, told: Tol
     told.phase("timing")
     with temporary_folder() as own:
         files = placed(beside, own, "float.onnx"), placed(source, own, "model.onnx")
-        for line in cost_lines(measure_both(*files, samples)):
-            told.note(line)
+        told.tell(cost_lines(measure_both(*files, samples)))

@@ -76,8 +76,7 @@ def inspect(
             found, lines = _listed(model, layers=layers, tensors=tensors)
         else:
             found, lines = _inspected(model) if against is None else _differing(model, against)
-        for line in lines:
-            told.note(line)
+        told.tell(lines)
     plain: dict[str, Any] = json.loads(json.dumps(found))
     return plain
 
@@ -92,7 +91,7 @@ def _differing(model: Model, against: Model) -> _Said:
     differences = model_differences(*both)
     content = {
         "models": [inspection.as_json(one) for one in both],
-        "differences": inspection.differences_as_json(differences),
+        "differences": vars(differences),
     }
     return content, inspection.against(*both, differences)
 

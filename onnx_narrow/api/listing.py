@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
+from onnx_narrow.api.usage import fields_in
+from onnx_narrow.summaries.words import aligned
 from ops.formats import FORMATS
 from transforms.scheme import preset
 from transforms.scheme.presets import PRESETS, suffixes
@@ -29,28 +31,19 @@ class Table(dict[str, R]):
     """Rows by their names, shown as a table."""
 
     def __repr__(self) -> str:
-        lines = [[_shortened(cell) for cell in line] for line in self._lines()]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        )
+        return "\n".join(aligned([[_shortened(cell) for cell in line] for line in self._lines()]))
 
     def _repr_html_(self) -> str:
-        heads, *lines = [*self._lines()] or [[]]
-        rows = [f"<tr>{''.join(f'<th>{html.escape(head)}</th>' for head in heads)}</tr>"]
-        for line in lines:
-            cells = "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in line)
-            rows.append(f"<tr>{cells}</tr>")
-        return f"<table>{''.join(rows)}</table>"
+        heads, *lines = self._lines() or [[]]
+        rows = [[f"<th>{html.escape(head)}</th>" for head in heads]]
+        rows += [[f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in line] for line in lines]
+        body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
+        return f"<table>{body}</table>"
 
-    def _lines(self) -> Iterator[Sequence[str]]:
-        """Yield the heads of the columns, and the cells of each row."""
-        for number, (name, row) in enumerate(self.items()):
-            cells = row.cells()
-            if number == 0:
-                yield ["name", *cells]
-            yield [name, *cells.values()]
+    def _lines(self) -> list[list[str]]:
+        """Return the heads of the columns, and the cells of each row."""
+        rows = [{"name": name, **row.cells()} for name, row in self.items()]
+        return [[*rows[0]], *([*row.values()] for row in rows)] if rows else []
 
 
 @dataclass(frozen=True)
@@ -249,16 +242,8 @@ def _target(row: Target) -> TargetRow:
         "fixed shapes": row.fixed_shapes,
         "opset {} to {}".format(*(row.opsets or ("", ""))): row.opsets is not None,
     }
-    return TargetRow(
-        row.runtime,
-        row.preset,
-        row.activations,
-        row.weights,
-        tuple(words for words, holds in rules.items() if holds),
-        row.sources,
-        row.speed,
-        row.verified,
-    )
+    met = tuple(words for words, holds in rules.items() if holds)
+    return TargetRow(rules=met, **fields_in(TargetRow, vars(row)))
 
 
 def _shortened(cell: str) -> str:

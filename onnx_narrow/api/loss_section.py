@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.charts.origins_section import origins_section
-from onnx_narrow.options.option import Given
-from onnx_narrow.summaries.advised_call import Door
 from onnx_narrow.summaries.made import Made
 from onnx_narrow.summaries.origins import lines
 from transforms import model_io
@@ -31,16 +30,6 @@ _MOST_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
-class Names:
-    """How calls that are proposed name the models, the options for the samples, and how they are written."""
-
-    float_model: Path
-    quantized: Path
-    samples: Given
-    door: Door
-
-
-@dataclass(frozen=True)
 class LossSection:
     """Where the loss begins: the ``origins``, None where that cannot be told; a section, and lines."""
 
@@ -50,9 +39,12 @@ class LossSection:
 
 
 def loss_section(
-    float_path: Path, quantized_path: Path, data: FolderData, names: Names, progress: Progress
+    float_path: Path, quantized_path: Path, data: FolderData, made_of: Callable[..., Made], progress: Progress
 ) -> LossSection:
-    """Look for the layers in which the loss begins, and return what there is to say."""
+    """Look for the layers in which the loss begins, and return what there is to say.
+
+    ``made_of``: Made with what the caller knows: how calls name models and samples, and are written.
+    """
     model = model_io.load(float_path)
     try:
         _refuse_too_large(model)
@@ -62,7 +54,7 @@ def loss_section(
     except ValueError as error:
         why = f"Not told layer by layer: {error}"
         return LossSection(None, f'<section class="first"><p>{html.escape(why)}</p></section>', [why])
-    made = _made(model, model_io.load(quantized_path), names)
+    made = _made(model, model_io.load(quantized_path), made_of)
     return LossSection(origins, origins_section(origins, made), [*lines(origins, made)])
 
 
@@ -79,16 +71,12 @@ def _refuse_other_outputs(path: Path, run: RunOptions) -> None:
             raise ValueError(f"output '{output.name}' is not a tensor")
 
 
-def _made(model: gs.Graph, quantized: gs.Graph, names: Names) -> Made:
+def _made(model: gs.Graph, quantized: gs.Graph, made_of: Callable[..., Made]) -> Made:
     """Return how the quantized model was made, which decides what commands can be proposed."""
-    return Made(
-        names.float_model,
-        names.quantized,
-        names.samples,
-        info_of(quantized).metadata,
-        {label_of(node) for node in walk.nodes(model)},
-        set(walk.tensors(model)),
-        recorded_scheme(quantized),
-        total_bytes(source_files(quantized)),
-        names.door,
+    return made_of(
+        metadata=info_of(quantized).metadata,
+        names={label_of(node) for node in walk.nodes(model)},
+        tensors=set(walk.tensors(model)),
+        scheme=recorded_scheme(quantized),
+        size=total_bytes(source_files(quantized)),
     )

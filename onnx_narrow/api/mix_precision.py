@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import onnx_graphsurgeon as gs
 from numpy.typing import ArrayLike
 
 from onnx_narrow.api.executors import threads_of, workers
-from onnx_narrow.api.finish import refuse_untunable, run_steps, untuned
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.metrics import place_of
 from onnx_narrow.api.mix_work import (
@@ -20,18 +18,18 @@ from onnx_narrow.api.mix_work import (
     check_files,
     check_keywords,
     check_mixing,
-    labels_of,
     wish_of,
     write_results,
 )
 from onnx_narrow.api.result import Result
-from onnx_narrow.api.samples import SampleOptions, open_data
+from onnx_narrow.api.run_steps import run_steps, untuned
+from onnx_narrow.api.samples import SampleOptions, labels_in, open_data
 from onnx_narrow.api.schemes import Assignments, Config, mixing_scheme
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import checked
 from onnx_narrow.api.user_code import check_code
-from onnx_narrow.api.work_options import options_of
+from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output
 from transforms.conversion.rows import Row, as_rows
 from transforms.files.paths import AnyPath
@@ -40,7 +38,6 @@ from transforms.pipelines.steps import Steps
 from transforms.pipelines.work import WorkRow
 from transforms.precision.mixing_options import MixingOptions
 from transforms.run.events import Events
-from transforms.runtime.session import RunOptions
 from transforms.search.user_metric import UserMetric
 
 
@@ -161,30 +158,27 @@ def mix_precision(
     given = checked("mix_precision", locals())
     check_keywords(given)
     with ExitStack() as stack, Told(progress) as told:
-        given["evaluate"] = stack.enter_context(place_of(evaluate))
-        wish = wish_of({name: value for name, value in given.items() if value is not None})
+        if evaluate is not None:
+            given["evaluate"] = stack.enter_context(place_of(evaluate))
+        wish = wish_of(given)
         scheme = mixing_scheme(wish, told)
         check_mixing(scheme, wish, given)
         check_code(scheme, wish, told, allow_code=allow_code)
         source = source_of(model)
         where = Output.checked(given, source)
         check_files(given, source.path)
-        run_options = RunOptions(provider or "cpu", threads_of(threads or 0, jobs or 1))
-        samples = SampleOptions.of(given)
-        opened = stack.enter_context(open_data(samples, source, run_options, told))
+        run = replace(run_of(given), threads=threads_of(threads or 0, jobs or 1))
+        opened = stack.enter_context(open_data(SampleOptions.of(given, run), source, told))
         shared = stack.enter_context(workers(jobs or 1, dask))
-        cache = None if calibration_cache is None else Path(calibration_cache)
-        folder = None if resume is None else Path(resume)
         work = MixWork(
             gs.Graph(),
             untuned(scheme),
-            opened and replace(opened, cache=cache, memory_limit=memory_limit),
+            opened,
             source=source,
-            options=replace(options_of(given), tuning=scheme.finetune, recorded=wish.recorded(given)),
+            options=options_of(given, tuning=scheme.finetune, recorded=wish.recorded(given)),
             events=told,
-            mixing=MixingOptions(run_options, shared, folder, labels_of(labels), analyze_only),
+            mixing=MixingOptions(run, shared, given.get("resume"), labels_in(given), analyze_only),
         )
-        refuse_untunable(work)
         results = partial(write_results, given)
         results.__name__ = "write_results"  # type: ignore[attr-defined]
         taken: Sequence[WorkRow] = as_rows(MIX if steps is None else steps)

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-from onnx_narrow.api.result import Result, result_of
-from onnx_narrow.api.scheme_needs import check_effect
+from onnx_narrow.api.result import Result
+from onnx_narrow.api.scheme_needs import check_effect, refuse_beside
 from onnx_narrow.api.schemes import SchemeWish, names_formats
 from onnx_narrow.api.told import Told
-from onnx_narrow.api.usage import (
-    Given,
-    UsageError,
-    refuse_same_file,
-)
+from onnx_narrow.api.usage import files_in
 from onnx_narrow.charts import pareto_plot, plot_file, sensitivity_chart
 from onnx_narrow.options.mix_precision import TABLE_KEYS
+from onnx_narrow.options.option import Given
 from onnx_narrow.summaries import mixing
-from transforms import model_io
-from transforms.files.output_file import check_writable, write_text
-from transforms.files.paths import AnyPath
-from transforms.files.spelling import spelled
+from transforms.files.output_file import write_text
+from transforms.files.spelling import UsageError, spelled
 from transforms.pipelines.mix import MixWork, mixed_of
 from transforms.pipelines.steps import Steps, phases_of, run
 from transforms.pipelines.work import Work
-from transforms.run.array_files import read_array
 from transforms.scheme import Scheme
 from transforms.scheme.targets import TARGETS
-
-_RESULTS = ("json", "csv", "chart", "plot")
 
 
 def check_keywords(given: Given) -> None:
@@ -45,7 +32,6 @@ def check_keywords(given: Given) -> None:
         raise UsageError(spelled("{config} is needed: a preset or a scheme"))
     if callable(given.get("evaluate")) and (given.get("jobs", 1) != 1 or given.get("dask")):
         raise ValueError("evaluate is a callable, which other processes do not have: give 'FILE.py:FUNCTION'")
-    refuse_same_file(given, "output", *_RESULTS, "calibration_cache")
 
 
 def _runtimes(given: Given) -> list[str]:
@@ -58,14 +44,7 @@ def wish_of(given: Given) -> SchemeWish:
     keys = {key: given[key] for key in TABLE_KEYS if key in given and key != "target"}
     if formats := [name for name in given.get("target", ()) if name not in TARGETS]:
         keys["target"] = formats
-    return SchemeWish(
-        given.get("config"),
-        next(iter(_runtimes(given)), ""),
-        keys,
-        given.get("assignments", ()),
-        given.get("opset", 0),
-        {name: tuple(shape) for name, shape in given.get("input_shapes", {}).items()},
-    )
+    return SchemeWish.of(given, given.get("config"), next(iter(_runtimes(given)), ""), keys)
 
 
 def check_mixing(scheme: Scheme, wish: SchemeWish, given: Given) -> None:
@@ -75,27 +54,14 @@ def check_mixing(scheme: Scheme, wish: SchemeWish, given: Given) -> None:
     if "labels" in given and rule.top1_target is None:
         raise ValueError(spelled("{labels} requires {top1_target}"))
     check_effect(scheme, wish, given)
+    refuse_beside(scheme, given)
 
 
 def check_files(given: Given, source: Path | None) -> None:
     """Raise before any work for a file that cannot be written."""
-    force, labels = given.get("force", False), given.get("labels")
-    of_labels = Path(labels) if isinstance(labels, str | os.PathLike) else None
-    for name in ("json", "csv"):
-        if name in given:
-            check_writable(Path(given[name]), force=force, inputs=(source, of_labels))
-    for name in ("chart", "plot"):
-        if name in given:
-            plot_file.check_plot(Path(given[name]), force=force)
-    if "calibration_cache" in given:
-        model_io.check_output(given["calibration_cache"], force=True)
-
-
-def labels_of(labels: AnyPath | ArrayLike | None) -> NDArray[Any] | None:
-    """Return class numbers as an array, read from a file if they are in one."""
-    if labels is None:
-        return None
-    return read_array(Path(labels)) if isinstance(labels, str | os.PathLike) else np.asarray(labels)
+    files_in(given, "json", "csv", inputs=(source, given.get("labels")))
+    for name in [name for name in ("chart", "plot") if name in given]:
+        plot_file.check_plot(given[name], force=given.get("force", False))
 
 
 def write_results(given: Given, work: Work) -> None:
@@ -105,15 +71,14 @@ def write_results(given: Given, work: Work) -> None:
         return
     found, chosen = mixed.sensitivity, mixed.assignment
     if "json" in given:
-        write_text(Path(given["json"]), found.to_json())
+        write_text(given["json"], found.to_json())
     if "csv" in given:
-        write_text(Path(given["csv"]), found.to_csv())
+        write_text(given["csv"], found.to_csv())
     if "chart" in given:
-        sensitivity_chart.draw(found, Path(given["chart"]))
+        sensitivity_chart.draw(found, given["chart"])
     if "plot" in given and chosen:
         elements = sum(one.weights + one.activations for one in mixed.candidates)
-        path = Path(given["plot"])
-        pareto_plot.draw(chosen.steps, chosen.target, path, metric=mixed.metric, elements=elements)
+        pareto_plot.draw(chosen.steps, chosen.target, given["plot"], metric=mixed.metric, elements=elements)
 
 
 def analyzed(work: MixWork, steps: Steps, told: Told) -> Result:
@@ -122,8 +87,11 @@ def analyzed(work: MixWork, steps: Steps, told: Told) -> Result:
     run(work, steps, {"record.mixed": "mix"})
     mixed = mixed_of(work)
     assert mixed is not None, "the last step but one makes it"
-    for line in mixing.lines(mixed):
-        told.note(line)
-    return result_of(
-        None, None, told, scheme=work.scheme, steps=work.record.steps, sensitivity=mixed.sensitivity
+    told.tell(mixing.lines(mixed))
+    return Result(
+        scheme=work.scheme,
+        steps=work.record.steps,
+        notes=told.lines,
+        warnings=told.warnings,
+        sensitivity=mixed.sensitivity,
     )

@@ -8,9 +8,8 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.api.result import Result
-from onnx_narrow.api.written import ONNX
+from onnx_narrow.api.written import checked_path
 from transforms import model_io
-from transforms.files.output_file import refuse_other_ending
 from transforms.files.paths import AnyPath
 
 
@@ -41,6 +40,5 @@ def save(
     """
     made = model.model if isinstance(model, Result) else model
     graph = model_io.load(made) if isinstance(made, onnx.ModelProto) else made
-    checked = model_io.check_output(path, force=force, external_data=external_data)
-    refuse_other_ending(checked, *ONNX)
+    checked = checked_path(path, force=force, external_data=external_data)
     return model_io.save(graph, checked, force=force, external_data=external_data)

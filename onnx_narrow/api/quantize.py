@@ -9,29 +9,24 @@ from typing import TYPE_CHECKING
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.api.executors import open_workers
-from onnx_narrow.api.finish import refuse_untunable, run_steps, untuned
 from onnx_narrow.api.image_keywords import Preprocess
 from onnx_narrow.api.quantize_work import (
     OF_SCHEME,
-    data_of,
     range_files,
+    recipe_of,
     recorded,
-    refuse_fast,
-    refuse_goal,
-    steps_of,
     wish_of,
-    work_class,
 )
 from onnx_narrow.api.result import Result
+from onnx_narrow.api.run_steps import run_steps, untuned
 from onnx_narrow.api.samples import SampleOptions, open_data
-from onnx_narrow.api.scheme_needs import check_effect
+from onnx_narrow.api.scheme_needs import check_effect, refuse_beside
 from onnx_narrow.api.schemes import Assignments, Config, quantization_scheme
 from onnx_narrow.api.sources import Data, Model, source_of
 from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import checked
-from onnx_narrow.api.work_options import options_of, run_of
+from onnx_narrow.api.work_options import options_of
 from onnx_narrow.api.written import Output
-from transforms import model_io
 from transforms.files.paths import AnyPath
 from transforms.moves.improve import Move
 from transforms.pipelines.record import JobRecord
@@ -228,37 +223,28 @@ def quantize(
         asked = quantization_scheme(wish, told)
         scheme = asked.by_rule() if fast else asked
         check_effect(asked, wish, given, OF_SCHEME)
-        refuse_fast(asked, given)
+        refuse_beside(asked, given)
         if allow_code or scheme.auto_mixed_precision:
             from onnx_narrow.api.user_code import check_code  # imports take time that small jobs notice
 
             check_code(scheme, wish, told, allow_code=allow_code)
-        source, run = source_of(model), run_of(given)
+        source = source_of(model)
         where = Output.checked(given, source)
-        files = range_files(ranges, export_ranges)
-        grids = files.read(scheme, decides=data is not None) if files else FixedGrids()
-        if files:
-            files.check(source.path, force=force)
-        if calibration_cache is not None:
-            model_io.check_output(calibration_cache, force=True)
+        files = range_files(given)
+        grids = files.read(scheme, given, source.path) if files else FixedGrids()
+        work_class, recipe = recipe_of(scheme, given)
+        chooses = scheme.finetune is not None or scheme.auto_mixed_precision is not None
+        compares, said = data is not None and not (fast or ranges or chooses), recorded(wish, given)
         samples = SampleOptions.of(given)
-        with open_data(samples, source, run, told) as opened, open_workers(jobs, dask) as workers:
-            does_itself = scheme.finetune is not None or scheme.auto_mixed_precision is not None
-            work = work_class(scheme)(
+        with open_data(samples, source, told) as opened, open_workers(jobs, dask) as workers:
+            options = options_of(given, fixed=grids, tuning=scheme.finetune, compares=compares, recorded=said)
+            work = work_class(
                 gs.Graph(),
                 untuned(scheme),
-                data_of(opened, given, run, workers),
+                opened and replace(opened, workers=workers),
                 source=source,
-                options=replace(
-                    options_of(given),
-                    fixed=grids,
-                    tuning=scheme.finetune,
-                    compares=data is not None and not (fast or ranges or does_itself),
-                    recorded=recorded(wish, given),
-                ),
+                options=options,
                 events=told,
                 record=JobRecord(grids=None if export_ranges is None else []),
             )
-            refuse_goal(work, given)
-            refuse_untunable(work)
-            return run_steps(work, steps_of(scheme, given) if steps is None else steps, where, told, files)
+            return run_steps(work, recipe if steps is None else steps, where, told, files)

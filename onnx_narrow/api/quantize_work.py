@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnx_narrow.api import gates
 from onnx_narrow.api.scheme_needs import BLOCKS, CALIBRATION, UNMIXED
 from onnx_narrow.api.schemes import SchemeWish, names_formats, quantization_scheme
-from onnx_narrow.api.usage import Given, Need, UsageError
+from onnx_narrow.options.option import Given, Need
 from onnx_narrow.options.quantize import SCHEME_KEYS
-from transforms.calibrate.calibration_data import CalibrationData
 from transforms.conversion.rows import Row
-from transforms.files.paths import AnyPath
-from transforms.files.spelling import spelled
 from transforms.pipelines.recipes import FAST, QUANTIZE
 from transforms.pipelines.require import require
 from transforms.pipelines.work import Work, WorkRow
 from transforms.run.events import Events
-from transforms.runtime.session import RunOptions
 from transforms.scheme import Scheme
 from transforms.scheme.fitted_weights import FEW_BITS
 
 if TYPE_CHECKING:
     from onnx_narrow.api.ranges import RangeFiles
-    from transforms.run.workers import Workers
 
 
 _SHARED = Need(
@@ -53,17 +45,11 @@ def asked_scheme(given: Given, events: Events) -> Scheme:
 
 def wish_of(given: Given) -> SchemeWish:
     """Return what keywords say of the scheme."""
-    deployment, assignments = given.get("target") or "", given.get("assignments") or ()
-    is_named = bool(deployment) or names_formats(assignments)
-    shapes = {name: tuple(shape) for name, shape in (given.get("input_shapes") or {}).items()}
-    return SchemeWish(
-        given.get("config") or (None if is_named else "A8W8"),
-        deployment,
-        {key: given[key] for key in SCHEME_KEYS if key in given},
-        assignments,
-        given.get("opset") or 0,
-        shapes,
-    )
+    config, deployment = given.get("config"), given.get("target", "")
+    if not (config or deployment or names_formats(given.get("assignments", ()))):
+        config = "A8W8"
+    keys = {key: given[key] for key in SCHEME_KEYS if key in given}
+    return SchemeWish.of(given, config or None, deployment, keys)
 
 
 def recorded(wish: SchemeWish, given: Given) -> dict[str, object]:
@@ -72,57 +58,19 @@ def recorded(wish: SchemeWish, given: Given) -> dict[str, object]:
     return {**wish.recorded(given), **keys, "random_data": given.get("random_data")}
 
 
-def steps_of(scheme: Scheme, given: Given) -> Sequence[WorkRow]:
-    """Return the rows of a call that names none."""
-    if scheme.auto_mixed_precision:
-        from transforms.pipelines.mix import MIX
-
-        return *MIX[:2], Row(require, after=("mix",)), *MIX[2:]
-    return FAST if "fast" in given else QUANTIZE
-
-
-def work_class(scheme: Scheme) -> type[Work]:
-    """Return the class of the work that the steps for a scheme take."""
+def recipe_of(scheme: Scheme, given: Given) -> tuple[type[Work], Sequence[WorkRow]]:
+    """Return the class of the work for a scheme, and the rows of a call that names none."""
     if not scheme.auto_mixed_precision:
-        return Work
-    from transforms.pipelines.mix import MixWork  # imports take time that small jobs notice
+        return Work, FAST if "fast" in given else QUANTIZE
+    from transforms.pipelines.mix import MIX, MixWork  # imports take time that small jobs notice
 
-    return MixWork
+    return MixWork, (*MIX[:2], Row(require, after=("mix",)), *MIX[2:])
 
 
-def range_files(given: AnyPath | None, exported: AnyPath | None) -> RangeFiles | None:
+def range_files(given: Given) -> RangeFiles | None:
     """Return the files that ranges are read from and written to, None without any."""
-    if given is None and exported is None:
+    if not given.keys() & {"ranges", "export_ranges"}:
         return None
     from onnx_narrow.api.ranges import RangeFiles  # imports take time that small jobs notice
 
-    return RangeFiles(*(None if path is None else Path(path) for path in (given, exported)))
-
-
-def refuse_goal(work: Work, given: Given) -> None:
-    """Raise ValueError for a goal beside a table of the scheme that goes by outputs itself."""
-    if work.options.goal is None or gates.is_gated(given):
-        return
-    name = spelled("{min_sqnr}" if "min_sqnr" in given else "{top1}")
-    if work.options.tuning is not None:
-        raise ValueError(f"{name} cannot be combined with the table [finetune] of the scheme")
-    if work.asked.auto_mixed_precision is not None:
-        raise ValueError(f"{name} cannot be combined with the table [auto_mixed_precision] of the scheme")
-
-
-def data_of(
-    opened: CalibrationData | None, given: Given, run: RunOptions, workers: Workers | None
-) -> CalibrationData | None:
-    """Return the samples with all that keywords say of calibration, None without any."""
-    if "random_data" in given:
-        opened = CalibrationData((), run=run)
-    if opened is None:
-        return None
-    cache, limit = given.get("calibration_cache"), given.get("memory_limit")
-    return replace(opened, cache=cache, workers=workers, memory_limit=limit)
-
-
-def refuse_fast(scheme: Scheme, given: Given) -> None:
-    """Raise UsageError for a job without outputs that are looked at, which cannot be faster."""
-    if "fast" in given and "data" not in given and not scheme.is_dynamic:
-        raise UsageError(spelled("{fast} requires {data}, or products that round activations at run time"))
+    return RangeFiles(given.get("ranges"), given.get("export_ranges"))

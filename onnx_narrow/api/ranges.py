@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from onnx_narrow.api.usage import files_in
+from onnx_narrow.options.option import Given
 from transforms.files.cleanup import replacing
 from transforms.files.named_file import named
-from transforms.files.output_file import check_writable
 from transforms.files.spelling import spelled
 from transforms.plan import range_files
 from transforms.plan.tensor_grids import FixedGrids, TensorGrid
@@ -25,11 +26,11 @@ class RangeFiles:
     given: Path | None = None
     exported: Path | None = None
 
-    def read(self, scheme: Scheme, *, decides: bool) -> FixedGrids:
+    def read(self, scheme: Scheme, keywords: Given, source: Path | None) -> FixedGrids:
         """Return the grids that are given, none without a file, after a check that the scheme takes them.
 
-        ``decides``: whether outputs decide. Raises ValueError for another kind of file, OSError if it cannot
-        be read.
+        ``source``: the file of the model. Raises ValueError or OSError for a file that cannot be read or
+        written.
         """
         for words, path in ((spelled("{ranges}"), self.given), (spelled("{export_ranges}"), self.exported)):
             if path and scheme.auto_mixed_precision:
@@ -40,20 +41,16 @@ class RangeFiles:
         if self.exported and scheme.finetune:
             words = "requires a scheme without fine-tuning, which changes scales"
             raise ValueError(f"{spelled('{export_ranges}')} {words}")
-        if self.exported and decides and not self.given and scheme.fits_weights:
+        if self.exported and "data" in keywords and not self.given and scheme.fits_weights:
             words = "weights of few bits get other scales by the outputs"
             pair = spelled("{export_ranges} requires {fast}")
             raise ValueError(f"{pair} here: {words} after their ranges are known")
-        return _grids(self.given) if self.given else FixedGrids()
-
-    def check(self, source: Path | None, *, force: bool) -> None:
-        """Raise ValueError or OSError if the file cannot be written."""
-        if self.exported is None:
-            return
-        if self.exported.suffix not in (_OWN, _ENCODINGS):
+        grids = _grids(self.given) if self.given else FixedGrids()
+        if self.exported and self.exported.suffix not in (_OWN, _ENCODINGS):
             words = f"'{self.exported}' ends neither in {_OWN} nor {_ENCODINGS}"
             raise ValueError(f"{spelled('{export_ranges}')} {words}")
-        check_writable(self.exported, force=force, inputs=(source, self.given))
+        files_in(keywords, "export_ranges", inputs=(source, self.given))
+        return grids
 
     @contextmanager
     def writing(self, grids: Collection[TensorGrid]) -> Iterator[None]:

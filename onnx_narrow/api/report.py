@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from onnx_narrow.api.image_keywords import Preprocess
-from onnx_narrow.api.loss_section import LossSection, Names, loss_section
+from onnx_narrow.api.loss_section import LossSection, loss_section
 from onnx_narrow.api.samples import SampleOptions, open_folder
 from onnx_narrow.api.sources import Data, Model, placed, source_of
 from onnx_narrow.api.told import Told, Watcher
-from onnx_narrow.api.usage import Given, checked, refuse_same_file
+from onnx_narrow.api.usage import checked, files_in
+from onnx_narrow.api.work_options import run_of
 from onnx_narrow.charts.html_report import page
+from onnx_narrow.options.option import Given
 from onnx_narrow.options.shared import OF_SAMPLES
 from onnx_narrow.summaries import compared_models
 from onnx_narrow.summaries.advised_call import Door
+from onnx_narrow.summaries.made import Made
 from transforms.compare.compare_models import Progress, compare_models
 from transforms.files.cleanup import temporary_folder
-from transforms.files.output_file import check_writable, refuse_other_ending, write_text
+from transforms.files.output_file import refuse_other_ending, write_text
 from transforms.files.paths import AnyPath
 from transforms.files.spelling import is_python, spelled
 from transforms.origins.loss_table import rows, to_csv, to_json
 from transforms.pipelines.source import Source
 from transforms.run.events import Events, each_told
-from transforms.runtime.session import RunOptions
 
 _NAMES = {"results": "running models", "layers": "comparing layers", "histograms": "counting values"}
 _THEN = {"results": "matching tensors", "histograms": "timing"}
@@ -101,25 +105,21 @@ def report(
         As :func:`onnx_narrow.quantize`.
     """
     given = checked("report", locals())
-    refuse_same_file(given, "output", "json", "csv")
-    sources, options = (source_of(float_model), source_of(quantized)), SampleOptions.of(given)
-    files: dict[str, Path] = {name: Path(given[name]) for name in ("output", "json", "csv") if name in given}
-    for file in files.values():
-        check_writable(file, force=force, inputs=[source.path for source in sources])
+    sources = source_of(float_model), source_of(quantized)
+    options = SampleOptions.of(given, replace(run_of(given), spin=False))
+    files = files_in(given, "output", "json", "csv", inputs=[source.path for source in sources])
     refuse_other_ending(files["output"], "an HTML page", ".html", ".htm")
-    names = _names(*sources, given)
-    run = RunOptions(provider, threads or 0, spin=False)
+    made_of = _made_of(*sources, given)
     with Told(progress) as told, temporary_folder() as own:
         told.expect(*_PHASES)
         paths = placed(sources[0], own, _FLOAT), placed(sources[1], own, _QUANTIZED)
-        with open_folder(options, sources[0], run, told) as samples:
+        with open_folder(options, sources[0], told) as samples:
             told.phase("loading")
             comparison = compare_models(*paths, samples, progress=_each(told))
-            section = loss_section(*paths, samples, names, told.phase(_ORIGINS, "layer"))
+            section = loss_section(*paths, samples, made_of, told.phase(_ORIGINS, "layer"))
         write_text(files["output"], page(comparison, section.html, min_sqnr))
         _write_tables(section, sources, files)
-        for line in compared_models.lines(comparison, section.lines):
-            told.note(line)
+        told.tell(compared_models.lines(comparison, section.lines))
         told.note(f"Report written to '{output}' ({files['output'].stat().st_size / 1e3:.0f} kB).")
     return rows(section.origins) if section.origins else []
 
@@ -136,8 +136,8 @@ def _each(events: Events) -> Progress:
     return _told
 
 
-def _names(float_model: Source, quantized: Source, given: Given) -> Names:
-    """Return what calls name models and samples."""
+def _made_of(float_model: Source, quantized: Source, given: Given) -> Callable[..., Made]:
+    """Return Made with what calls name models and samples."""
     kept = (name for name in OF_SAMPLES if name in given and not callable(given[name]))
     of_samples = {"data": given["data"], **{name: given[name] for name in kept}}
     variables: dict[str, str] = {}
@@ -149,12 +149,8 @@ def _names(float_model: Source, quantized: Source, given: Given) -> Names:
         variables |= {} if encoder else {_ENCODER: "feeds_from"}
     for source, file, name in ((float_model, _FLOAT, "float_model"), (quantized, _QUANTIZED, "quantized")):
         variables |= {} if source.path else {file: name}
-    return Names(
-        float_model.path or Path(_FLOAT),
-        quantized.path or Path(_QUANTIZED),
-        of_samples,
-        Door(is_python(), variables),
-    )
+    paths = float_model.path or Path(_FLOAT), quantized.path or Path(_QUANTIZED)
+    return partial(Made, *paths, of_samples, door=Door(is_python(), variables))
 
 
 def _write_tables(section: LossSection, sources: Sequence[Source], files: Mapping[str, Path]) -> None:

@@ -7,19 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx
 
-from onnx_narrow.api.told import Told
-from onnx_narrow.api.written import ONNX, Written
+from onnx_narrow.api.written import checked_path
 from onnx_narrow.summaries.words import Detail
-from ops.metrics import decibels
 from transforms import model_io
-from transforms.files.output_file import refuse_other_ending
 from transforms.files.paths import AnyPath
-from transforms.judge.decisions import Checked, Tried
-from transforms.pipelines.first_result import FirstRun
+from transforms.judge.decisions import Tried
 from transforms.run.beside_float import BesideFloat
 from transforms.scheme import Scheme
 
@@ -101,8 +97,7 @@ class Result:
 
     def save(self, path: AnyPath, *, force: bool = False) -> Path:
         """Write the model to a file, which must not exist unless ``force``; return its path."""
-        checked = model_io.check_output(path, force=force)
-        refuse_other_ending(checked, *ONNX)
+        checked = checked_path(path, force=force)
         model_io.save(model_io.load(self.model), checked, force=force)
         return checked
 
@@ -121,34 +116,3 @@ class Result:
     def _lines(self) -> Iterator[str]:
         yield from (line.strip() for line in self.notes if not isinstance(line, Detail))
         yield from self.warnings
-
-
-def result_of(
-    written: Written | None,
-    first: FirstRun | None,
-    told: Told,
-    outputs: Checked | None = None,
-    **more: Any,
-) -> Result:
-    """Return the result of a function: the model that it wrote, its first run, what it told, more fields.
-
-    ``outputs``: the error of its outputs, if several samples were compared.
-    """
-    error = first.as_opened.error if first and first.as_opened else None
-    figures: tuple[float | None, float | None, int] = (None, None, 0)
-    if outputs is not None:
-        figures = decibels(outputs.error), outputs.decibels_error or None, outputs.samples
-    elif error is not None:
-        figures = decibels(error), None, 1
-    return Result(
-        path=written.sizes.path if written else None,
-        sqnr=figures[0],
-        sqnr_error=figures[1],
-        samples=figures[2],
-        held_out=outputs is not None and outputs.decided is False,
-        time=first.time if first else None,
-        notes=told.lines,
-        warnings=told.warnings,
-        in_memory=written.model if written else None,
-        **more,
-    )

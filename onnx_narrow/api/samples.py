@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx_graphsurgeon as gs
+from numpy.typing import NDArray
 
 from onnx_narrow.api.image_keywords import image_options
-from onnx_narrow.api.sources import Data, Model, samples_folder, samples_of
+from onnx_narrow.api.sources import Data, Model, samples_folder, samples_of, write_samples
+from onnx_narrow.api.usage import fields_in
+from onnx_narrow.api.work_options import run_of
+from onnx_narrow.options.option import Given
+from transforms import model_io
 from transforms.calibrate.calibration_data import CalibrationData
-from transforms.files.array_archive import write_arrays
 from transforms.files.cleanup import temporary_folder
 from transforms.pipelines.source import Source
-from transforms.run.array_files import find_litter
-from transforms.run.data_sets import Room
+from transforms.run.array_files import find_litter, read_array
+from transforms.run.data_sets import as_array
 from transforms.run.events import Events
 from transforms.run.image_options import ImageOptions
-from transforms.run.samples import Samples
 from transforms.runtime.inputs import ModelInput, model_inputs
 from transforms.runtime.session import RunOptions
 
@@ -31,7 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """Which samples are run, and what is made of them before, by the keywords of a call."""
+    """Which samples are run and how, and what is made of them before, by the keywords of a call.
+
+    ``output_names``: of the outputs that are saved, all without any; ``generate``: tokens that a language
+    model continues each sample by, which are saved then, and no outputs but those that are named.
+    """
 
     data: Data | None = None
     limit: int | None = None
@@ -41,43 +48,47 @@ class SampleOptions:
     feeds_from: Model | None = None
     feeds: Mapping[str, str] = field(default_factory=dict)
     memory_limit: int | None = None
+    calibration_cache: Path | None = None
+    random_data: int = 0
+    output_names: Sequence[str] = ()
+    generate: int = 0
+    run: RunOptions = field(default_factory=RunOptions)
 
     @classmethod
-    def of(cls, keywords: Mapping[str, Any]) -> SampleOptions:
-        """Return the options of a call by its keywords, in the forms that callers may give."""
-        given = {one.name: keywords[one.name] for one in fields(cls) if one.name in keywords}
-        return cls(**given, images=image_options(keywords))
+    def of(cls, given: Given, run: RunOptions | None = None) -> SampleOptions:
+        """Return the options of a call by its keywords; ``run``: how models run, if these do not say it.
+
+        Raises OSError for a cache that cannot be written, and as :func:`image_options` does.
+        """
+        if "calibration_cache" in given:
+            model_io.check_output(given["calibration_cache"], force=True)
+        return cls(**fields_in(cls, given), images=image_options(given), run=run or run_of(given))
 
 
 @contextmanager
-def open_data(
-    options: SampleOptions, source: Source, run: RunOptions, events: Events
-) -> Iterator[CalibrationData | None]:
+def open_data(options: SampleOptions, source: Source, events: Events) -> Iterator[CalibrationData | None]:
     """Yield the samples for the inputs of the float model, None without any; they last for the block.
 
-    Sequences are run by the float model, what an encoder feeds is made by it, and each step or sample is
-    written to a temporary folder. Raises ValueError or OSError for samples that do not fit.
+    Random ones are made when the model is loaded. Sequences are run by the float model, what an encoder feeds
+    is made by it, and each step or sample is written to a temporary folder. Raises ValueError or OSError for
+    samples that do not fit.
     """
+    cache, limit = options.calibration_cache, options.memory_limit
+    none = CalibrationData((), run=options.run, cache=cache, memory_limit=limit)
     if options.data is None:
-        yield None
+        yield none if options.random_data else None
     elif not (options.sequences or options.feeds_from is not None):
-        samples = samples_of(options.data, options.limit, options.memory_limit, events)
+        samples = samples_of(options.data, options.limit, limit, events)
         report_litter(events, samples)
-        yield CalibrationData(samples, options.images, options.limit, run=run)
+        yield replace(none, source=samples, images=options.images, limit=options.limit)
     else:
-        with open_folder(options, source, run, events) as found:
-            yield CalibrationData(found.folder, run=run)
+        with open_folder(options, source, events) as found:
+            yield replace(none, source=found.folder)
 
 
 @contextmanager
 def open_folder(
-    options: SampleOptions,
-    source: Source,
-    run: RunOptions,
-    events: Events,
-    *,
-    unrolls: bool = True,
-    tells: bool = True,
+    options: SampleOptions, source: Source, events: Events, *, unrolls: bool = True, tells: bool = True
 ) -> Iterator[FolderData]:
     """Yield the samples for the inputs of a model as a folder that lasts for the block.
 
@@ -88,30 +99,31 @@ def open_folder(
 
     assert options.data is not None, "asked for before"
     with temporary_folder() as own, temporary_folder() as whole:
-        inputs = partial(_inputs, source)
+        inputs = partial(inputs_of, source)
         folder = samples_folder(options.data, inputs, own, options.limit, events)
         report_litter(events, folder)
         if options.feeds_from is not None:
             from onnx_narrow.api.fed import fed  # imports take time that small jobs notice
 
-            fed(options, folder, source, run, whole, events)
+            fed(options, folder, source, whole, events)
         elif options.sequences and unrolls:
             from onnx_narrow.api.unrolled import unrolled
 
-            unrolled(options, folder, source, run, whole, events)
+            unrolled(options, folder, source, whole, events)
         else:
-            data = measure_run.Data(folder, options.images, run, options.limit)
+            data = measure_run.Data(folder, options.images, options.run, options.limit)
             if tells:
                 _tell(data, source.load(), events)
             if callable(options.images.transform):  # other processes have not got it
-                _write_transformed(data.samples(model_inputs(source.load())), whole)
+                write_samples(data.samples(inputs_of(source)), whole)
                 data = replace(data, folder=whole, images=ImageOptions())
             yield data
             return
-        yield measure_run.Data(whole, ImageOptions(), run)
+        yield measure_run.Data(whole, ImageOptions(), options.run)
 
 
-def _inputs(source: Source) -> Sequence[ModelInput]:
+def inputs_of(source: Source) -> Sequence[ModelInput]:
+    """Return the inputs of a model."""
     return model_inputs(source.load())
 
 
@@ -125,12 +137,10 @@ def _tell(data: FolderData, graph: gs.Graph, events: Events) -> None:
         data.samples(inputs).tell_images(graph, events, data.options)
 
 
-def _write_transformed(samples: Samples, folder: Path) -> None:
-    """Write what a function makes of images to a folder, a file for each."""
-    room = Room(folder)
-    for name, feed in samples:
-        room.take(sum(array.nbytes for array in feed.values()))
-        write_arrays(folder / f"{name}.npz", feed)
+def labels_in(given: Given) -> NDArray[Any] | None:
+    """Return class numbers as an array, read from a file if they are in one; None without any."""
+    labels = given.get("labels")
+    return read_array(labels) if isinstance(labels, Path) else None if labels is None else as_array(labels)
 
 
 def report_litter(events: Events, *folders: object) -> None:

@@ -31,17 +31,6 @@ _Made = tuple[str, Mapping[str, np.ndarray], float]
 
 
 @dataclass(frozen=True)
-class WantedOutputs:
-    """Outputs by ``names``, all without any; ``tokens`` that a language model continues each sample by.
-
-    With tokens, no outputs but those that are named.
-    """
-
-    names: Sequence[str] = ()
-    tokens: int = 0
-
-
-@dataclass(frozen=True)
 class SavedOutputs:
     """What was run: ``runs`` of the model, all in so many ``seconds``, those of the model in ``computing``.
 
@@ -57,53 +46,39 @@ class SavedOutputs:
 
 
 def save_outputs(
-    source: Source,
-    data: FolderData,
-    output: Path,
-    wanted: WantedOutputs,
-    options: SampleOptions,
-    events: Events,
+    source: Source, data: FolderData, output: Path, options: SampleOptions, events: Events
 ) -> SavedOutputs:
     """Run a model on each sample of a folder, and save its outputs in the folder ``output``.
 
-    ``options``: whether samples are sequences, and their states. Raises ValueError or OSError before the
-    first run for outputs that there are not, or that cannot be saved, and for samples that do not fit.
+    ``options``: whether samples are sequences, their states, and which outputs are wanted. Raises ValueError
+    or OSError before the first run for outputs that there are not, or that cannot be saved, and for samples
+    that do not fit.
     """
     events.phase("loading")
     model = source.open(data.options)
-    names = _chosen(model.outputs, wanted)
-    writer = GreedyWriter(model, source.load()) if wanted.tokens else None
-    _check_outputs(model, names)
-    samples = _samples(data, source, model, options)
+    names = _chosen(model, options)
+    writer = GreedyWriter(model, source.load()) if options.generate else None
+    in_steps = sequences_of(options, data.folder, source, model) if options.sequences else None
+    samples = in_steps or data.samples(model.inputs)
     folders = output_folders(output, [*names, GENERATED] if writer else names)
     _check_folders(folders.values(), samples.names, data.folder, options)
     start = time.perf_counter()
     progress = events.phase("running", "sequence" if options.sequences else "sample")
     pieces: Iterable[_Piece] = samples
-    made = _outputs(model, each_told(pieces, progress, len(samples)), names, writer, wanted.tokens)
+    made = _outputs(model, each_told(pieces, progress, len(samples)), names, writer, options.generate)
     runs, computing = _save_all(made, folders)
     return SavedOutputs(samples, folders, runs, time.perf_counter() - start, computing, model.widened)
 
 
-def _chosen(outputs: Sequence[str], wanted: WantedOutputs) -> Sequence[str]:
-    """Return the outputs that are wanted. Raises ValueError for an unknown one."""
-    for name in wanted.names:
-        refuse_unknown(name, outputs, "output")
-    return list(dict.fromkeys(wanted.names)) or ([] if wanted.tokens else outputs)
-
-
-def _check_outputs(model: OpenModel, names: Sequence[str]) -> None:
+def _chosen(model: OpenModel, options: SampleOptions) -> Sequence[str]:
+    """Return the outputs that are wanted. Raises ValueError for one that is unknown or cannot be saved."""
+    for name in options.output_names:
+        refuse_unknown(name, model.outputs, "output")
+    names = list(dict.fromkeys(options.output_names)) or ([] if options.generate else model.outputs)
     for argument in model.session.get_outputs():
         if argument.name in names and not argument.type.startswith("tensor("):
             raise ValueError(f"output '{argument.name}' of type {argument.type} cannot be saved as .npy")
-
-
-def _samples(
-    data: FolderData, source: Source, model: OpenModel, options: SampleOptions
-) -> Samples | Sequences:
-    return (
-        sequences_of(options, data.folder, source, model) if options.sequences else data.samples(model.inputs)
-    )
+    return names
 
 
 def _check_folders(folders: Iterable[Path], names: Sequence[str], data: Path, options: SampleOptions) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import ops
 from onnx_narrow.api.schemes import SchemeWish
-from onnx_narrow.api.usage import DATA, Given, Need, named
-from transforms.files.spelling import as_option
+from onnx_narrow.api.usage import named
+from onnx_narrow.options.option import Given, Need
+from transforms.files.spelling import UsageError, as_option, spelled
 from transforms.plan.quantization_plan import WEIGHTED
 from transforms.scheme import Scheme
 from transforms.scheme.fitted_weights import FEW_BITS, rounds_8_bits
@@ -27,24 +30,35 @@ def check_effect(
     ``needs``: what keywords of one function alone go with in the scheme.
     """
     of_formats = {**_OF_FORMATS, **(needs or {})}
-    paths = wish.assigned
-    assigned = {
-        name: as_option("assignments", path) for path in paths for name in (path.partition(".")[0], path)
-    }
-    for name, words in {**assigned, **{name: named(name, value) for name, value in given.items()}}.items():
+    paths = wish.assigned if wish.assignments else ()
+    assigned = {name: path for path in paths for name in (path.partition(".")[0], path)}
+
+    def _said(name: str) -> str:
+        return named(name, given[name]) if name in given else as_option("assignments", assigned[name])
+
+    for name in {**assigned, **given}:
         if name in of_formats and not of_formats[name].is_met(scheme):
             here = ", ".join(fmt.name for fmt in scheme.named_formats) or "float32"
-            raise ValueError(f"{words} requires {of_formats[name]}; the formats here are {here}")
+            raise ValueError(f"{_said(name)} requires {of_formats[name]}; the formats here are {here}")
         if name in _OF_WORK and not _OF_WORK[name].is_met(given):
-            raise ValueError(f"{words} requires {_OF_WORK[name]}")
+            raise ValueError(f"{_said(name)} requires {_OF_WORK[name]}")
 
 
-def _has_integers(scheme: Scheme) -> bool:
-    return any(fmt.is_integer for fmt in scheme.named_formats)
+def refuse_beside(scheme: Scheme, given: Given) -> None:
+    """Raise UsageError or ValueError for keywords and tables of the scheme that do not go together."""
+    if "fast" in given and "data" not in given and not scheme.is_dynamic:
+        raise UsageError(spelled("{fast} requires {data}, or products that round activations at run time"))
+    tables = [key for key in ("finetune", MIXING) if getattr(scheme, key) is not None]
+    goals = [spelled(f"{{{name}}}") for name in ("min_sqnr", "top1") if name in given]
+    if goals and tables:
+        raise ValueError(f"{goals[0]} cannot be combined with the table [{tables[0]}] of the scheme")
+    if scheme.finetune and "data" not in given:
+        words = f"fine-tuning ({scheme.finetune.algorithm}) needs samples"
+        raise ValueError(f"{words}: {spelled('give {data:DIR}')}")
 
 
-def _has_standard_integers(scheme: Scheme) -> bool:
-    return any(fmt.is_integer and fmt.bits <= _STANDARD_BITS for fmt in scheme.named_formats)
+def _has_integers(scheme: Scheme, most_bits: float = math.inf) -> bool:
+    return any(fmt.is_integer and fmt.bits <= most_bits for fmt in scheme.named_formats)
 
 
 def _measures(scheme: Scheme) -> bool:
@@ -101,10 +115,10 @@ BLOCKS = Need(
 )
 
 _OF_FORMATS: Mapping[str, Need] = {
-    "calibrate_method": _ACTIVATIONS,
-    "activation_symmetric": _ACTIVATIONS,
+    **dict.fromkeys(("calibrate_method", "activation_symmetric", "calibrate_tensors"), _ACTIVATIONS),
+    **dict.fromkeys(("per_channel", "weight_method", "block_size"), _INTEGERS),
+    **dict.fromkeys(("calibration_cache", "correct_biases"), CALIBRATION),
     "moving_average": _ACTIVATIONS,
-    "calibration_cache": CALIBRATION,
     "memory_limit": Need(
         f"{CALIBRATION.words} or tuning", lambda scheme: CALIBRATION.is_met(scheme) or scheme.finetune
     ),
@@ -116,11 +130,6 @@ _OF_FORMATS: Mapping[str, Need] = {
         f"{_ACTIVATIONS.words} and moving_average = true",
         lambda scheme: _measures(scheme) and scheme.moving_average,
     ),
-    "per_channel": _INTEGERS,
-    "weight_method": _INTEGERS,
-    "block_size": _INTEGERS,
-    "correct_biases": CALIBRATION,
-    "calibrate_tensors": _ACTIVATIONS,
     "keep_float": _DECIDED,
     "fit_weights": Need(
         f"weights of fewer than {FEW_BITS} bits, or 8 beside activations of more, and in mixed precision a "
@@ -130,12 +139,14 @@ _OF_FORMATS: Mapping[str, Need] = {
             and (scheme.auto_mixed_precision is None or scheme.auto_mixed_precision.is_of_size)
         ),
     ),
-    "qdq_domain": Need(f"integers of up to {_STANDARD_BITS} bits", _has_standard_integers),
+    "qdq_domain": Need(
+        f"integers of up to {_STANDARD_BITS} bits", partial(_has_integers, most_bits=_STANDARD_BITS)
+    ),
     "domain": Need("formats for which ONNX has no operators", _has_own_operators),
 }
 """What keys of a scheme, and keywords, go with in the scheme."""
 
-_SAMPLES = Need(DATA.words, lambda given: DATA.is_met(given) or "random_data" in given)
+_SAMPLES = Need("{data}", lambda given: "data" in given or "random_data" in given)
 _MODEL = Need("{output}", lambda given: "analyze_only" not in given)
 _OF_WORK: Mapping[str, Need] = {
     f"{MIXING}.output_index": _SAMPLES,

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from onnx_narrow.api.usage import Given, listed, named
+from onnx_narrow.api.usage import named
+from onnx_narrow.options.kinds import listed
+from onnx_narrow.options.option import Given
 from transforms.files.named_file import parse_toml
 from transforms.files.spelling import as_option, spelled
 from transforms.pipelines.options import FORMS
@@ -20,9 +22,6 @@ from transforms.scheme.mixing_rule import BUDGETS, MIXING, TARGETS
 from transforms.scheme.scheme_values import SchemeTable
 from transforms.scheme.sources import scheme_from_keys
 from transforms.scheme.targets import target
-
-_STANDARD_BITS = 16
-"""Of the widest integers that ONNX's own operators quantize to."""
 
 FORMAT_KEYS = frozenset({"activation", "weight"})
 """Keys that a scheme without a preset begins with."""
@@ -62,6 +61,12 @@ class SchemeWish:
     opset: int = 0
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, given: Given, config: Config | None, deployment: str, keys: Mapping[str, Any]) -> SchemeWish:
+        """Return what keywords say of it beside the first three."""
+        more = {name: given[name] for name in ("assignments", "opset", "input_shapes") if name in given}
+        return cls(config, deployment, keys, **more)
+
     @property
     def name(self) -> str:
         """What is recorded of it: a preset, the name of a file without its folder, or that it is a scheme."""
@@ -81,7 +86,8 @@ class SchemeWish:
         keys.
         """
         form: dict[str, object] = {name: given[name] for name in FORMS if name in given}
-        if keys := [text for text in _texts(self.assignments) if text.partition(".")[0] != MIXING]:
+        texts = _texts(self.assignments) if self.assignments else ()
+        if keys := [text for text in texts if text.partition(".")[0] != MIXING]:
             form["set"] = keys
         return {"config": self.name, **form}
 
@@ -120,12 +126,13 @@ def names_formats(assignments: Assignments) -> bool:
 def quantization_scheme(wish: SchemeWish, events: Events) -> Scheme:
     """Return the scheme with what keywords change; ValueError naming the key."""
     scheme = wish.read()
-    assigned = _assigned(wish, scheme)
     single = {key: value for key, value in wish.keys.items() if not isinstance(value, list | tuple)}
-    _refuse_twice(assigned, single, "")
-    scheme = scheme.with_(**assigned)
+    if wish.assignments:
+        assigned = _assigned(wish, scheme)
+        _refuse_twice(assigned, single, "")
+        scheme = scheme.with_(**assigned)
     lists = {key: (*getattr(scheme, key), *more) for key, more in wish.keys.items() if key not in single}
-    return _fitted(scheme.with_(**{**wish.keys, **lists}), wish.deployment, events)
+    return _fitted(scheme.with_(**{**wish.keys, **lists}), wish, events)
 
 
 def mixing_scheme(wish: SchemeWish, events: Events) -> Scheme:
@@ -141,7 +148,7 @@ def mixing_scheme(wish: SchemeWish, events: Events) -> Scheme:
     table = {**kept, **tables, **changes}
     if not table:
         raise ValueError(f"'{wish.name}' has no table [{MIXING}]: give {spelled('{target:FORMAT}')}")
-    return _fitted(scheme.with_(**assigned, **{MIXING: table}), wish.deployment, events)
+    return _fitted(scheme.with_(**assigned, **{MIXING: table}), wish, events)
 
 
 def _refuse_twice(assigned: Mapping[str, Any], changes: Mapping[str, Any], table: str) -> None:
@@ -151,11 +158,11 @@ def _refuse_twice(assigned: Mapping[str, Any], changes: Mapping[str, Any], table
         raise ValueError(f"{pair} set the same key: give one of them")
 
 
-def _fitted(scheme: Scheme, deployment: str, events: Events) -> Scheme:
-    """Return the scheme held to the rules of a target, and warn of what that changed."""
-    if not deployment:
+def _fitted(scheme: Scheme, wish: SchemeWish, events: Events) -> Scheme:
+    """Return the scheme held to the rules of a target, if there is one, and warn of what that changed."""
+    if not wish.deployment:
         return scheme
-    fitted, lines = adapted(scheme, target(deployment))
+    fitted, lines = adapted(scheme, target(wish.deployment))
     for line in lines:
         events.warn(line)
     return fitted
@@ -185,7 +192,7 @@ def _pairs(assignments: Assignments) -> Iterator[tuple[str, Any]]:
         yield key.strip(), _value(value)
 
 
-def _texts(assignments: Assignments) -> list[str]:
+def _texts(assignments: Assignments) -> Sequence[str]:
     """Return each assignment as ``KEY=VALUE``."""
     if isinstance(assignments, Mapping):
         return [f"{key}={_toml(value)}" for key, value in assignments.items()]

@@ -14,6 +14,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.api.result import Result
+from ops.array_types import Feed
 from transforms import model_io
 from transforms.files.array_archive import write_arrays
 from transforms.files.paths import AnyPath
@@ -85,16 +86,15 @@ def samples_of(
             samples.append(sample_file(Path(sample), len(samples)))
             continue
         arrays = arrays_of(sample)
+        by_key: dict[Any, np.ndarray] = arrays if isinstance(arrays, dict) else dict(enumerate(arrays))
         if not isinstance(data, Sequence):  # what makes samples may fill the same array again
-            arrays = _copied(arrays)
-        size = sum(array.nbytes for array in _each(arrays))
+            by_key = {key: array.copy() for key, array in by_key.items()}
+        size = sum(array.nbytes for array in by_key.values())
         taken += size
         if taken > in_memory:
             room.take(size)
-        if isinstance(arrays, dict):
-            samples.append(kept.keep(arrays))
-        else:
-            samples.append(tuple(kept.keep(dict(enumerate(arrays))).values()))
+        held = kept.keep(by_key)
+        samples.append(held if isinstance(arrays, dict) else tuple(held.values()))
     return samples
 
 
@@ -113,17 +113,29 @@ def samples_folder(
     data = _told(data, events)
     if isinstance(data, str | os.PathLike):
         return Path(data)
-    wanted, room, fitting = inputs(), Room(folder), Fitting()
-    for number, sample in enumerate(each_sample(data, limit)):
-        if isinstance(sample, os.PathLike):
-            _link(sample_file(Path(sample), number, steps=True), folder, number)
-            continue
-        feed = fitting.of(by_name(arrays_of(sample), wanted, number), wanted)
-        room.take(sum(array.nbytes for array in feed.values()))
-        write_arrays(folder / f"{number:06d}.npz", feed)
+    wanted, fitting = inputs(), Fitting()
+
+    def _feeds(samples: Iterable[Any]) -> Iterator[tuple[str, Feed]]:
+        for number, sample in enumerate(samples):
+            if isinstance(sample, os.PathLike):
+                _link(sample_file(Path(sample), number, steps=True), folder, number)
+            else:
+                yield f"{number:06d}", fitting.of(by_name(arrays_of(sample), wanted, number), wanted)
+
+    write_samples(_feeds(each_sample(data, limit)), folder)
     for line in fitting.lines():
         events.note(line)
     return folder
+
+
+def write_samples(samples: Iterable[tuple[str, Feed]], folder: Path) -> int:
+    """Write a file for each sample, by its name; return how many. ValueError where the disk would be full."""
+    room, count = Room(folder), 0
+    for name, feed in samples:
+        room.take(sum(array.nbytes for array in feed.values()))
+        write_arrays(folder / f"{name}.npz", feed)
+        count += 1
+    return count
 
 
 def _told(data: Data, events: Events) -> Data:
@@ -131,16 +143,6 @@ def _told(data: Data, events: Events) -> Data:
     if isinstance(found, Stacked):
         events.note(found.line)
     return found
-
-
-def _each(arrays: dict[str, np.ndarray] | list[np.ndarray]) -> Iterator[np.ndarray]:
-    yield from arrays.values() if isinstance(arrays, dict) else arrays
-
-
-def _copied(arrays: dict[str, np.ndarray] | list[np.ndarray]) -> dict[str, np.ndarray] | list[np.ndarray]:
-    if isinstance(arrays, dict):
-        return {name: array.copy() for name, array in arrays.items()}
-    return [array.copy() for array in arrays]
 
 
 def _link(file: Path, folder: Path, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -56,6 +57,13 @@ class Told(Events):
         """Take a line on something that may surprise."""
         self.warnings.append(line)
         self._events.warn(line)
+
+    def tell(self, lines: Iterable[str], warnings: Iterable[str] = ()) -> None:
+        """Take lines of the summary, and warnings after them."""
+        for line in lines:
+            self.note(line)
+        for line in warnings:
+            self.warn(line)
 
 
 def _shown(watcher: Watcher | None) -> Events:

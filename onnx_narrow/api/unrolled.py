@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transforms.files.array_archive import write_arrays
+from onnx_narrow.api.sources import write_samples
 from transforms.graph.some_names import counted, some_names
 from transforms.pipelines.source import Source
-from transforms.run.events import Events
+from transforms.run.events import Events, each_told
 from transforms.run.sequences import Sequences
-from transforms.runtime.session import OpenModel, RunOptions
+from transforms.runtime.session import OpenModel
 
 if TYPE_CHECKING:
     from onnx_narrow.api.samples import SampleOptions
@@ -18,21 +18,14 @@ if TYPE_CHECKING:
 _SHOWN = 4  # states
 
 
-def unrolled(
-    options: SampleOptions, data: Path, source: Source, run: RunOptions, folder: Path, events: Events
-) -> None:
+def unrolled(options: SampleOptions, data: Path, source: Source, folder: Path, events: Events) -> None:
     """Run the sequences in the folder ``data``, and write each step to another.
 
     States are those of the float model. Raises ValueError or OSError for sequences that do not fit it.
     """
-    found = sequences_of(options, data, source, source.open(run))
-    progress, count = events.phase("unrolling", "sequence"), 0
-    for done, (_, steps) in enumerate(found):
-        progress(done, len(found))
-        for step in steps:
-            write_arrays(folder / f"{step.name}.npz", step.feed)
-            count += 1
-    progress(len(found), len(found))
+    found = sequences_of(options, data, source, source.open(options.run))
+    sequences = each_told(found, events.phase("unrolling", "sequence"), len(found))
+    count = write_samples(((step.name, step.feed) for _, steps in sequences for step in steps), folder)
     events.note(steps_line(found, count))
 
 

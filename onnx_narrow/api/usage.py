@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
-from onnx_narrow.options import APART, keywords
-from onnx_narrow.options.kinds import TEXTS
-from onnx_narrow.options.option import Given, Need
+from onnx_narrow.options import APART, WRITTEN, keywords
+from onnx_narrow.options.option import Given
+from transforms.files.output_file import check_writable
 from transforms.files.spelling import UsageError, as_option, spelled
-
-__all__ = [
-    *("DATA", "Given", "Need", "UsageError"),
-    *("checked", "listed", "named", "refuse_same_file"),
-]
-
-
-DATA = Need("{data}")
 
 
 def checked(job: str, values: Given) -> dict[str, Any]:
-    """Return the keywords of a call of a function whose values are not their defaults; texts in lists.
+    """Return the keywords of a call of a function whose values are not their defaults, in their one form.
 
     Raises TypeError or ValueError for a value of another kind, UsageError for a keyword without effect and
     for two that do not go together.
@@ -30,17 +24,16 @@ def checked(job: str, values: Given) -> dict[str, Any]:
     given = {name: values[name] for name, row in rows.items() if not _is_same(values[name], row.kind.default)}
     for name, value in given.items():
         rows[name].kind.check(name, value)
-        if rows[name].kind.annotation == TEXTS.annotation:
-            given[name] = listed(value)
     for name, value in given.items():
         for need in rows[name].needs_in(job):
             if not need.is_met(given):
                 raise UsageError(f"{named(name, value)} requires {need}")
-    for names in APART:
+    for names, words in APART:
         if len(pair := [name for name in names if name in given]) > 1:
-            raise UsageError(spelled(f"{{{pair[0]}}} and {{{pair[1]}}} cannot be combined"))
+            raise UsageError(spelled(words.format(*pair)))
     _refuse_own_workers(given)
-    return given
+    refuse_same_file(given, *WRITTEN)
+    return {name: rows[name].kind.form(value) for name, value in given.items()}
 
 
 def named(name: str, value: object) -> str:
@@ -68,9 +61,21 @@ def _refuse_own_workers(given: Given) -> None:
         raise UsageError(spelled("{jobs} requires {dask:local}: ") + words)
 
 
-def listed(texts: Sequence[str] | str) -> list[str]:
-    """Return a list of strings; one alone stands for a list of it."""
-    return [texts] if isinstance(texts, str) else list(texts)
+def fields_in(kind: type[Any], given: Given) -> dict[str, Any]:
+    """Return the keywords that are fields of a dataclass."""
+    return {field.name: given[field.name] for field in fields(kind) if field.name in given}
+
+
+def files_in(given: Given, *names: str, inputs: Sequence[object] = ()) -> dict[str, Path]:
+    """Return the files that keywords name, after a check that they can be written.
+
+    ``inputs``: what is read; paths are never overwritten. Raises ValueError or OSError.
+    """
+    files: dict[str, Path] = {name: given[name] for name in names if name in given}
+    for file in files.values():
+        read = [path for path in inputs if isinstance(path, Path)]
+        check_writable(file, force=given.get("force", False), inputs=read)
+    return files
 
 
 def _is_same(value: object, default: object) -> bool:

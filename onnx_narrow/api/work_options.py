@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from onnx_narrow.api import gates
-from onnx_narrow.api.usage import Given
+from onnx_narrow.api.usage import fields_in
+from onnx_narrow.options.option import Given
 from transforms.pipelines.options import Options
 from transforms.runtime.session import RunOptions
 from transforms.search.target import LOST_TOP1, Target
 
 if TYPE_CHECKING:
     from transforms.finetune.finished_layers import FinishedLayers
+    from transforms.search.gate import Gate
 
 
-def options_of(given: Given) -> Options:
-    """Return the options of a job; OSError if the folder of ``resume`` cannot be made."""
-    named = {field.name: given[field.name] for field in fields(Options) if field.name in given}
+def options_of(given: Given, **more: Any) -> Options:
+    """Return the options of a job, and ``more``; OSError if the folder of ``resume`` cannot be made."""
     embeddings = given.get("embeddings", "")
     special = {
         "run": run_of(given),
@@ -28,9 +27,9 @@ def options_of(given: Given) -> Options:
         "stores_tied": embeddings != "float",
         "may_compare": "fast" not in given,
         "external_data": given.get("save_as_external_data", False),
-        "finished": _finished(given),
+        "finished": _finished(given["resume"]) if "resume" in given else None,
     }
-    return Options(**{**named, **special})
+    return Options(**{**fields_in(Options, given), **special, **more})
 
 
 def run_of(given: Given) -> RunOptions:
@@ -42,13 +41,25 @@ def _goal(given: Given) -> Target | None:
     """Return what the outputs have to reach; ValueError for a metric that will not do."""
     if "min_sqnr" in given:
         return Target("sqnr", given["min_sqnr"])
-    return Target(LOST_TOP1, given["top1"]) if "top1" in given else gates.gate_in(given)
+    return Target(LOST_TOP1, given["top1"]) if "top1" in given else gate_in(given)
 
 
-def _finished(given: Given) -> FinishedLayers | None:
-    """Return where layers are kept until the model is written."""
-    if "resume" not in given:
+def gate_in(given: Given) -> Gate | None:
+    """Return the gate that keywords ask for, if any; a file that the metric names is executed.
+
+    Raises ValueError for a metric that will not do. A metric without a bound is one that anything passes.
+    """
+    if "metric" not in given:
         return None
+    from transforms.search import named_metrics  # imports take time that small jobs notice
+
+    if given.keys().isdisjoint(("min_metric", "max_loss")):
+        return named_metrics.plain_gate(given["metric"])
+    return named_metrics.gate_of(given["metric"], given.get("min_metric"), given.get("max_loss"))
+
+
+def _finished(folder: Path) -> FinishedLayers:
+    """Return where layers are kept until the model is written."""
     from transforms.finetune.finished_layers import FinishedLayers  # imports take time that small jobs notice
 
-    return FinishedLayers(Path(given["resume"]))
+    return FinishedLayers(folder)

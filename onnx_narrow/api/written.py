@@ -5,24 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnx_narrow.api.usage import Given
+from onnx_narrow.options.option import Given
 from onnx_narrow.summaries.words import Sizes
 from transforms import model_io
 from transforms.files.output_file import refuse_other_ending, total_bytes
+from transforms.files.paths import AnyPath
 from transforms.pipelines.source import Source
 
-ONNX = ("an ONNX model", ".onnx")
-"""What is written, in words, and how its file ends."""
+
+def checked_path(path: AnyPath, source: Path | None = None, **how: bool) -> Path:
+    """Return the path of a model to write, before any work.
+
+    Raises as :func:`transforms.model_io.check_output` does, which takes the same, ValueError also for a file
+    of another ending than .onnx.
+    """
+    checked = model_io.check_output(path, source, **how)
+    refuse_other_ending(checked, "an ONNX model", ".onnx")
+    return checked
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a model goes: a file, or memory (None); ``force``: an existing file is replaced."""
+    """Where a model goes: a file, or memory (None); ``force``: an existing file is replaced.
 
+    ``source``: the model beside which its size is told.
+    """
+
+    source: Source
     path: Path | None
     force: bool = False
     external_data: bool = False
@@ -30,47 +44,26 @@ class Output:
 
     @classmethod
     def checked(cls, given: Given, *sources: Source) -> Output:
-        """Return the output of a call by its keywords.
+        """Return the output of a call by its keywords; its size is told beside that of the first source.
 
-        Raises before any work as :func:`transforms.model_io.check_output` does, ValueError also for a file of
-        another ending than .onnx.
+        Raises as :func:`checked_path` does.
         """
-        path, force = given.get("output"), given.get("force", False)
-        place, external_data = None if path is None else Path(path), given.get("save_as_external_data", False)
-        for source in sources:
-            if place is not None:
-                model_io.check_output(place, source.path, force=force, external_data=external_data)
-                refuse_other_ending(place, *ONNX)
-        return cls(place, force, external_data, given.get("functions", True))
+        how = {"force": given.get("force", False), "external_data": given.get("save_as_external_data", False)}
+        for source in sources if "output" in given else ():
+            checked_path(given["output"], source.path, **how)
+        return cls(sources[0], given.get("output"), functions=given.get("functions", True), **how)
 
+    def write(
+        self, graph: gs.Graph, metadata: Mapping[str, str], exported: model_io.Exported | None
+    ) -> tuple[onnx.ModelProto | None, Sizes]:
+        """Write a model, whole or not at all; return it if it stays in memory, and its sizes.
 
-@dataclass(frozen=True)
-class Written:
-    """A model in its file or in memory, and its sizes."""
-
-    model: onnx.ModelProto | None
-    sizes: Sizes
-
-
-def write(
-    graph: gs.Graph,
-    output: Output,
-    source: Source,
-    metadata: Mapping[str, str],
-    exported: model_io.Exported | None,
-) -> Written:
-    """Write a model, whole or not at all. Raises as :func:`transforms.model_io.save` does."""
-    before = source.stored_bytes(graph)
-    if output.path is None:
-        model = model_io.to_proto(graph, metadata=metadata, functions=output.functions, exported=exported)
-        return Written(model, Sizes(before, model.ByteSize()))
-    files = model_io.save(
-        graph,
-        output.path,
-        metadata=metadata,
-        external_data=output.external_data,
-        force=output.force,
-        functions=output.functions,
-        exported=exported,
-    )
-    return Written(None, Sizes(before, total_bytes(files), output.path))
+        Raises as :func:`transforms.model_io.save` does.
+        """
+        before = self.source.stored_bytes(graph)
+        how: dict[str, Any] = {"metadata": metadata, "functions": self.functions, "exported": exported}
+        if self.path is None:
+            model = model_io.to_proto(graph, **how)
+            return model, Sizes(before, model.ByteSize())
+        files = model_io.save(graph, self.path, external_data=self.external_data, force=self.force, **how)
+        return None, Sizes(before, total_bytes(files), self.path)

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from onnx_narrow.charts.report_style import META, STYLE, stacked
+from onnx_narrow.charts.html_parts import details, plots, section, table
+from onnx_narrow.charts.report_style import META, STYLE
 from onnx_narrow.charts.svg_plots import Point, grid_plot, histogram, scatter
 from onnx_narrow.summaries.results import view_lines
 from onnx_narrow.summaries.timing import against, at_speed, duration
@@ -28,12 +29,22 @@ _KINDS = {
     "rounding alone, where the value before it is at hand. A layer that hurts is a step down of the dots.",
     "Weights": "Each weight as the quantized model uses it, against the float model's.",
 }
+_HISTOGRAMS = (
+    "<p>Left: all values, float (filled) and quantized (line), counts on a logarithmic scale. Right: a close "
+    "look at some typical values, with a stem at each value that the quantized tensor takes there.</p>"
+)
 _RESULT_METRICS = (
     ("cosine", "cos similarity"),
     ("l2", "l2 distance"),
     ("psnr", "psnr, dB"),
     ("ssim", "ssim"),
     ("sqnr", "sqnr, dB"),
+)
+
+
+_LAYER_COLUMNS = (
+    *("#", "Tensor", "Operator", "Format", "SQNR, dB", "Own rounding, dB", "Cosine"),
+    "Range of float values",
 )
 
 
@@ -100,7 +111,7 @@ def _models(comparison: ModelComparison) -> str:
         ("Time per sample: median, quartiles", [duration(measured.run) for _, measured in columns]),
         ("Peak memory to open and run", [_bytes(measured.peak_bytes) for _, measured in columns]),
     ]
-    table = _table(["", "Float", "Quantized"], [[label, *cells] for label, cells in rows], "models")
+    measured_of = table(["", "Float", "Quantized"], [[label, *cells] for label, cells in rows], "models")
     note = (
         "Time and memory are those of this machine, where narrow formats may be emulated by extra nodes. "
         f"Both models took turns, {costs.made.run.runs} times each, and what counts is the processor's time: "
@@ -111,13 +122,19 @@ def _models(comparison: ModelComparison) -> str:
             f" The runtime has no bfloat16 kernels: {comparison.widened} nodes and ends of the quantized "
             "model ran in float32 between Casts added in memory."
         )
-    return f"<section><h2>Models</h2>{table}<p>{note}</p>{_record(comparison)}</section>"
+    return section("Models", measured_of, f"<p>{note}</p>", _record(comparison))
 
 
 def _record(comparison: ModelComparison) -> str:
     """Return what was tried when the quantized model was made; nothing if its file does not say."""
-    lines = "".join(f"<li>{escape(line)}</li>" for line in comparison.models[1].record)
-    return lines and f"<h3>What outputs on samples decided</h3><ul>{lines}</ul>"
+    lines = _items(escape(line) for line in comparison.models[1].record)
+    return lines and f"<h3>What outputs on samples decided</h3>{lines}"
+
+
+def _items(texts: Iterable[str]) -> str:
+    """Return a list, nothing without items."""
+    items = "".join(f"<li>{text}</li>" for text in texts)
+    return items and f"<ul>{items}</ul>"
 
 
 def _results(comparison: ModelComparison) -> str:
@@ -129,43 +146,34 @@ def _results(comparison: ModelComparison) -> str:
             f"{figure(mean[key], 6)}<small>{figure(worst[key], 6)}</small>" for key, _ in _RESULT_METRICS
         ]
         rows.append([f"<code>{escape(output)}</code>", *cells])
-    table = _table(["Output", *(label for _, label in _RESULT_METRICS)], rows, "figures")
-    bad = sum(not result.is_finite for result in comparison.results)
-    note = (
-        f'<p class="alarm">{bad} results hold NaN or infinite elements and are left out of these figures.</p>'
-        if bad
-        else ""
-    )
-    lines = (*unequal_lines(comparison.results), *view_lines(comparison.view))
-    note += "".join(f"<p>{escape(line)}.</p>" for line in lines)
+    figures = table(["Output", *(label for _, label in _RESULT_METRICS)], rows, "figures")
+    bad, notes = sum(not result.is_finite for result in comparison.results), ""
+    if bad:
+        words = "results hold NaN or infinite elements and are left out of these figures"
+        notes = f'<p class="alarm">{bad} {words}.</p>'
     reasons = (result.why_no_ssim for result in comparison.results if not result.mismatch)
-    missing = next(filter(None, reasons), "")
-    note += f"<p>ssim left out: {escape(missing)}.</p>" if missing else ""
-    return (
-        "<section><h2>End to end</h2><p>Mean over the samples, and below it the worst of them.</p>"
-        f"{table}{note}</section>"
-    )
+    left_out = [f"ssim left out: {reason}" for reason in filter(None, reasons)][:1]
+    lines = (*unequal_lines(comparison.results), *view_lines(comparison.view), *left_out)
+    notes += "".join(f"<p>{escape(line)}.</p>" for line in lines)
+    what = "<p>Mean over the samples, and below it the worst of them.</p>"
+    return section("End to end", what, figures, notes)
 
 
 def _layers(comparison: ModelComparison, kind: str) -> str:
     layers = _of_kind(comparison.layers, kind)
     if not layers:
-        return f"<section><h2>{kind}</h2><p>None of the float model's are in the quantized one.</p></section>"
-    order = _dots(layers, kind)
+        return section(kind, "<p>None of the float model's are in the quantized one.</p>")
     ranked = sorted(layers, key=lambda layer: layer.total.sqnr())
-    plots = [
-        scatter(
-            order, "position in execution order", "SQNR, dB", f"SQNR of {kind.lower()} in execution order"
-        ),
-        scatter(_dots(ranked, kind), "rank, worst first", "SQNR, dB", f"SQNR of {kind.lower()}, sorted"),
-    ]
+    title, order, by_rank = f"SQNR of {kind.lower()}", _dots(layers, kind), _dots(ranked, kind)
+    drawn = (
+        scatter(order, "position in execution order", "SQNR, dB", f"{title} in execution order"),
+        scatter(by_rank, "rank, worst first", "SQNR, dB", f"{title}, sorted"),
+    )
     identical = sum(layer.total.sqnr() == math.inf for layer in layers)
     above = f" {identical} of {len(layers)} are identical and lie on the upper edge." if identical else ""
-    worst = ranked[:_WORST_ROWS]
-    return (
-        f"<section><h2>{kind}</h2><p>{_KINDS[kind]}{above}</p>{_figures(plots)}"
-        f"<h3>Lowest SQNR, samples pooled</h3>{_layer_table(worst, comparison.layers)}</section>"
-    )
+    worst = _layer_table(ranked[:_WORST_ROWS], comparison.layers)
+    what = f"<p>{_KINDS[kind]}{above}</p>"
+    return section(kind, what, plots(drawn), "<h3>Lowest SQNR, samples pooled</h3>", worst)
 
 
 def _dots(layers: Sequence[LayerStatistics], kind: str) -> list[Point]:
@@ -187,50 +195,33 @@ def _histograms(comparison: ModelComparison) -> str:
         for one, counts in zip(comparison.worst, comparison.histograms, strict=True)
         if counts.original.any()
     ]
-    if not parts:
-        return ""
-    return (
-        "<section><h2>The worst tensors and their grids</h2><p>Left: all values, float (filled) and "
-        "quantized (line), counts on a logarithmic scale. Right: a close look at some typical values, with a "
-        f"stem at each value that the quantized tensor takes there.</p>{''.join(parts)}</section>"
-    )
+    return section("The worst tensors and their grids", _HISTOGRAMS, *parts) if parts else ""
 
 
 def _histogram(one: LayerStatistics, counts: GridHistogram) -> str:
     name = one.match.name
     edges, before, after = (array.tolist() for array in (counts.edges, counts.original, counts.rounded))
-    plots = [histogram(edges, before, after, "value", f"values of {name}")]
+    drawn = [histogram(edges, before, after, "value", f"values of {name}")]
     if counts.zoom_edges is not None and counts.zoom_grid:
-        edges = counts.zoom_edges.tolist()
-        plots.append(
-            grid_plot(edges, counts.zoom_original.tolist(), counts.zoom_grid, "value", f"grid of {name}")
-        )
+        near = counts.zoom_edges.tolist(), counts.zoom_original.tolist()
+        drawn.append(grid_plot(*near, counts.zoom_grid, "value", f"grid of {name}"))
     facts = f"{_kind_of(one)} of {one.match.op}, {one.match.format}, {figure(one.total.sqnr())} dB"
-    return f"<h3><code>{escape(name)}</code> <span>{escape(facts)}</span></h3>{_figures(plots)}"
+    return f"<h3><code>{escape(name)}</code> <span>{escape(facts)}</span></h3>{plots(drawn)}"
 
 
 def _all_layers(comparison: ModelComparison) -> str:
-    table = _layer_table(comparison.layers, comparison.layers)
-    names = "".join(f"<li><code>{escape(name)}</code></li>" for name in comparison.missing)
-    missing = ""
-    if names:
-        missing = (
-            f"<details><summary>{len(comparison.missing)} tensors of the float model without a counterpart: "
-            f"fused, folded or renamed</summary><ul>{names}</ul></details>"
-        )
+    every = _layer_table(comparison.layers, comparison.layers)
+    names = _items(f"<code>{escape(name)}</code>" for name in comparison.missing)
+    lost = f"{len(comparison.missing)} tensors of the float model without a counterpart"
     inner = max(model.subgraphs for model in comparison.models)
     note = f"<p>Tensors inside the {inner} bodies of If, Loop and Scan are not compared.</p>" if inner else ""
-    return (
-        f"<section><h2>All layers</h2><details><summary>{len(comparison.layers)} tensors in execution order"
-        f"</summary>{table}</details>{missing}{note}</section>"
-    )
+    missing = details(f"{lost}: fused, folded or renamed", names) if names else ""
+    shown = details(f"{len(comparison.layers)} tensors in execution order", every)
+    return section("All layers", shown, missing, note)
 
 
 def _layer_table(layers: Iterable[LayerStatistics], order: Sequence[LayerStatistics]) -> str:
-    place = {id(layer): i for i, layer in enumerate(order, 1)}
-    header = ["#", "Tensor", "Operator", "Format", "SQNR, dB", "Own rounding, dB", "Cosine"]
-    header.append("Range of float values")
-    rows = []
+    place, rows = {id(layer): i for i, layer in enumerate(order, 1)}, []
     for layer in layers:
         own_rounding = figure(layer.own.sqnr()) if layer.own.count else "-"
         extent = f"{layer.low:.4g} ... {layer.high:.4g}" if layer.low <= layer.high else "-"
@@ -243,19 +234,7 @@ def _layer_table(layers: Iterable[LayerStatistics], order: Sequence[LayerStatist
         if not total.count:
             figures[::2] = ["-", "-"]
         rows.append([str(place[id(layer)]), tensor, escape(match.op), escape(match.format), *figures])
-    return _table(header, rows, "layers")
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], kind: str) -> str:
-    top = "".join(f'<th scope="col">{label}</th>' for label in header)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    head = f"<thead><tr>{top}</tr></thead>"
-    table = f'<div class="scroll"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
-    return stacked(kind, header) + table
-
-
-def _figures(plots: Sequence[str]) -> str:
-    return '<div class="plots">' + "".join(f'<div class="scroll">{plot}</div>' for plot in plots) + "</div>"
+    return table(_LAYER_COLUMNS, rows, "layers")
 
 
 def _mean_and_worst(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
-from onnx_narrow.charts.report_style import stacked
+from onnx_narrow.charts.html_parts import details, plots, table
 from onnx_narrow.charts.sorted_table import Column, sorted_table
 from onnx_narrow.charts.svg_plots import Point, scatter
 from onnx_narrow.summaries import origins as words
 from onnx_narrow.summaries.advice import helps
 from onnx_narrow.summaries.made import Made
 from onnx_narrow.summaries.words import figure
+from transforms.graph.some_names import counted
 from transforms.origins.loss_origins import LayerLoss, LossOrigins, OutputLoss
 
 _LEAST_SHARE = 1e-12
@@ -57,20 +58,24 @@ def _unbroken(command: str) -> str:
 def _outputs(found: LossOrigins) -> str:
     if len(found.outputs) < 2:
         return ""
-    rows = "".join(
-        f"<tr><td><code>{escape(one.name)}</code><small>{words.output_words(one)}</small></td>"
-        f"<td>{words.decibels(one.sqnr)}</td><td>{words.decibels(one.without)}</td>"
-        f"<td>{', '.join(_name(found.layers[place]) for place in one.named[:3])}"
-        f"{' ...' if one.named[3:] else ''}</td></tr>"
+    rows = [
+        [
+            f"<code>{escape(one.name)}</code><small>{'cache' if one.is_cache else ''}</small>",
+            words.decibels(one.sqnr),
+            words.decibels(one.without),
+            ", ".join(_name(found.layers[place]) for place in one.named[:3]) + _more(one.named[3:]),
+        ]
         for one in found.outputs
-    )
+    ]
     titles = ("Output", "SQNR, pooled", "Without its layers", "Layers of half its error")
-    head = f"<tr>{''.join(f'<th>{title}</th>' for title in titles)}</tr>"
     return (
         "<h3>Outputs</h3><p>Results first, the worst of them at the top; caches and states, which are fed "
-        f'back, below.</p><div class="scroll"><table class="outputs"><thead>{head}</thead>'
-        f"<tbody>{rows}</tbody></table></div>{stacked('outputs', titles)}"
+        f"back, below.</p>{table(titles, rows, 'outputs')}"
     )
+
+
+def _more(others: Sequence[object]) -> str:
+    return " ..." if others else ""
 
 
 def _plots(origins: LossOrigins) -> str:
@@ -85,52 +90,43 @@ def _plots(origins: LossOrigins) -> str:
             Point(place, share, f"{name}: {share:.1f} %", "bad" if place - 1 in origins.main.named else "dot")
         )
     axis = "layer, in the order of the model"
-    plots = (
+    drawn = (
         scatter(shares, axis, "share, %", "share of each layer in the error of the output"),
         scatter(quality, axis, "SQNR, dB", "SQNR of the output of each layer"),
     )
-    drawn = "".join(f'<div class="scroll">{plot}</div>' for plot in plots)
     return (
         "<h3>Layer by layer</h3><p>Left: what each layer alone does to the output, as a share of what all "
         "do; those named above stand out. Right, at the layer itself, after the Relu or Clip that follows: "
         "rings are its own rounding of inputs, weights and output with float inputs, dots all errors.</p>"
-        f'<div class="plots">{drawn}</div>'
+        f"{plots(drawn)}"
     )
 
 
 def _every_layer(origins: LossOrigins) -> str:
-    main, layers = origins.main, origins.layers
+    main, layers, count = origins.main, origins.layers, len(origins.layers)
+    shares = [layer.shares[main.name] for layer in layers]
+    errors = {
+        "Own, dB": [layer.own for layer in layers],
+        "Inherited, dB": [layer.inherited for layer in layers],
+        "All, dB": [layer.total for layer in layers],
+    }
     columns = [
-        Column("Place", [str(i + 1) for i in range(len(layers))], [float(-i) for i in range(len(layers))]),
+        Column("Place", [str(i + 1) for i in range(count)], [float(-i) for i in range(count)]),
         Column("Layer", [_name(layer) for layer in layers]),
         Column("Operator", [escape(layer.part.op) for layer in layers]),
-        Column(
-            "Share",
-            [_percent(layer, main) for layer in layers],
-            [layer.shares[main.name] for layer in layers],
-        ),
-        Column("Own, dB", [_decibels(layer.own) for layer in layers], [-layer.own for layer in layers]),
-        Column(
-            "Inherited, dB",
-            [_decibels(layer.inherited) for layer in layers],
-            [-layer.inherited for layer in layers],
-        ),
-        Column("All, dB", [_decibels(layer.total) for layer in layers], [-layer.total for layer in layers]),
+        Column("Share", [_percent(layer, main) for layer in layers], shares),
+        *(Column(title, [*map(_decibels, sqnr)], [-one for one in sqnr]) for title, sqnr in errors.items()),
     ]
-    return (
-        f"<details><summary>All {len(layers)} layers that compute with rounded numbers</summary>"
-        f"{sorted_table('origins', columns)}{''.join(_notes(origins))}</details>"
-    )
+    content = sorted_table("origins", columns) + "".join(_notes(origins))
+    return details(f"All {count} layers that compute with rounded numbers", content)
 
 
 def _notes(found: LossOrigins) -> Iterator[str]:
-    count = found.samples
-    yield f"<p>Measured on {count} sample{'s' if count > 1 else ''}, one layer quantized at a time.</p>"
+    yield f"<p>Measured on {counted(found.samples, 'sample')}, one layer quantized at a time.</p>"
     if found.unpaired:
         names = ", ".join(f"<code>{escape(name)}</code>" for name in found.unpaired[:6])
-        more = " ..." if found.unpaired[6:] else ""
-        words = "Nodes without a counterpart in the float model, counted with their consumers"
-        yield f"<p>{words}: {names}{more}</p>"
+        lost = "Nodes without a counterpart in the float model, counted with their consumers"
+        yield f"<p>{lost}: {names}{_more(found.unpaired[6:])}</p>"
 
 
 def _name(one: LayerLoss) -> str:

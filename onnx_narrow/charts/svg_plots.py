@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -52,34 +52,31 @@ def scatter(points: Sequence[Point], x_label: str, y_label: str, title: str) -> 
         for point in points
     )
     x_ticks = [t for t in nice_ticks(0, frame.x_high) if t <= frame.x_high and t == int(t)]
-    return _drawing(title, _axes(frame, x_ticks, ticks, x_label, y_label) + dots)
+    axes = _axes(frame, x_ticks, {tick: f"{tick:g}" for tick in ticks}, x_label, y_label)
+    return _drawing(title, axes + dots)
 
 
 def histogram(
     edges: Sequence[float], filled: Sequence[int], outlined: Sequence[int], x_label: str, title: str
 ) -> str:
     """Return filled columns and the outline of a second histogram, counts on a logarithmic axis."""
-    frame, ticks, labels = _count_frame(edges, max(*filled, *outlined))
-    area = _step_path(frame, edges, filled, closed=True)
+    frame, columns = _columns(edges, filled, max(*filled, *outlined), x_label)
     line = _step_path(frame, edges, outlined, closed=False)
-    axes = _axes(frame, _inside(edges), ticks, x_label, "values", labels)
-    return _drawing(title, f'{axes}<path class="area" d="{area}"/><path class="outline" d="{line}"/>')
+    return _drawing(title, f'{columns}<path class="outline" d="{line}"/>')
 
 
 def grid_plot(
     edges: Sequence[float], filled: Sequence[int], grid: dict[float, int], x_label: str, title: str
 ) -> str:
     """Return filled columns with a stem at each value of a grid, as high as its count."""
-    frame, ticks, labels = _count_frame(edges, max([*filled, *grid.values()]))
-    area = _step_path(frame, edges, filled, closed=True)
+    frame, columns = _columns(edges, filled, max([*filled, *grid.values()]), x_label)
     stems = "".join(
         f'<g class="stem"><title>{value:.6g}: {count} value{"s" * (count > 1)}</title>'
         f'<path d="M{frame.x(value):.1f} {frame.y(0):.1f}V{frame.y(_log(count)):.1f}"/>'
         f'<circle cx="{frame.x(value):.1f}" cy="{frame.y(_log(count)):.1f}" r="2.5"/></g>'
         for value, count in sorted(grid.items())
     )
-    axes = _axes(frame, _inside(edges), ticks, x_label, "values", labels)
-    return _drawing(title, f'{axes}<path class="area" d="{area}"/>{stems}')
+    return _drawing(title, columns + stems)
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -92,16 +89,15 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
 
 
-def _inside(edges: Sequence[float]) -> list[float]:
-    return [tick for tick in nice_ticks(edges[0], edges[-1]) if edges[0] <= tick <= edges[-1]]
-
-
-def _count_frame(edges: Sequence[float], largest: int) -> tuple[Frame, list[float], list[str]]:
-    """A frame for counts: 0 at the bottom, then powers of ten."""
+def _columns(edges: Sequence[float], counts: Sequence[int], largest: int, x_label: str) -> tuple[Frame, str]:
+    """Return a frame with 0 at the bottom, then powers of ten, and its axes and filled columns."""
     powers = range(1, max(1, math.ceil(math.log10(largest + 1))) + 1)
-    ticks = [0.0, *(_log(10**power) for power in powers)]
-    labels = ["0", *(f"{10**power:,}" if power < 4 else f"1e{power}" for power in powers)]
-    return Frame(edges[0], edges[-1], 0.0, ticks[-1]), ticks, labels
+    ticks = {_log(10**power): f"{10**power:,}" if power < 4 else f"1e{power}" for power in powers}
+    frame = Frame(edges[0], edges[-1], 0.0, max(ticks))
+    inside = [tick for tick in nice_ticks(edges[0], edges[-1]) if edges[0] <= tick <= edges[-1]]
+    area = _step_path(frame, edges, counts, closed=True)
+    axes = _axes(frame, inside, {0.0: "0", **ticks}, x_label, "values")
+    return frame, f'{axes}<path class="area" d="{area}"/>'
 
 
 def _log(count: int) -> float:
@@ -118,32 +114,26 @@ def _step_path(frame: Frame, edges: Sequence[float], counts: Sequence[int], *, c
 
 
 def _axes(
-    frame: Frame,
-    x_ticks: Sequence[float],
-    y_ticks: Sequence[float],
-    x_label: str,
-    y_label: str,
-    y_texts: Sequence[str] | None = None,
+    frame: Frame, x_ticks: Sequence[float], y_ticks: Mapping[float, str], x_label: str, y_label: str
 ) -> str:
+    """Return both axes; ``y_ticks``: what stands at each value."""
     bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
     elements = []
-    for value, text in zip(y_ticks, y_texts or [f"{tick:g}" for tick in y_ticks], strict=True):
+    for value, text in y_ticks.items():
         y = frame.y(value)
         elements.append(f'<path class="rule" d="M{_LEFT} {y:.1f}H{right}"/>')
-        elements.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
+        elements.append(_text("tick", f'x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end"', text))
     for value in x_ticks:
-        x = frame.x(value)
-        elements.append(f'<path class="rule" d="M{x:.1f} {bottom}v4"/>')
-        elements.append(
-            f'<text class="tick" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{value:g}</text>'
-        )
-    middle = (_LEFT + right) / 2
-    elements.append(
-        f'<text class="label" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'
-    )
-    turned = f'transform="translate(12 {(bottom + _TOP) / 2}) rotate(-90)"'
-    elements.append(f'<text class="label" text-anchor="middle" {turned}>{escape(y_label)}</text>')
-    return "".join(elements)
+        x = f"{frame.x(value):.1f}"
+        elements.append(f'<path class="rule" d="M{x} {bottom}v4"/>')
+        elements.append(_text("tick", f'x="{x}" y="{bottom + 16}" text-anchor="middle"', f"{value:g}"))
+    below = f'x="{(_LEFT + right) / 2}" y="{HEIGHT - 6}" text-anchor="middle"'
+    beside = f'text-anchor="middle" transform="translate(12 {(bottom + _TOP) / 2}) rotate(-90)"'
+    return "".join([*elements, _text("label", below, x_label), _text("label", beside, y_label)])
+
+
+def _text(kind: str, place: str, text: str) -> str:
+    return f'<text class="{kind}" {place}>{escape(text)}</text>'
 
 
 def _drawing(title: str, content: str) -> str:

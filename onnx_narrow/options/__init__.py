@@ -18,14 +18,21 @@ JOBS = (
 )
 """Functions, and commands by the functions that they call."""
 
-APART = (
-    ("random_data", "data"),
-    ("fast", "steps"),
-    ("min_sqnr", "top1", "min_metric", "max_loss"),
-    *((name, "against") for name in ("grids", "layers", "tensors")),
-    *(("grids", name) for name in ("layers", "tensors")),
+_APART = "{{{}}} and {{{}}} cannot be combined"
+
+APART: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("random_data", "data"), _APART),
+    (("fast", "steps"), _APART),
+    (("min_sqnr", "top1", "min_metric", "max_loss"), _APART),
+    *(((name, "against"), _APART) for name in ("grids", "layers", "tensors")),
+    *((("grids", name), _APART) for name in ("layers", "tensors")),
+    (("generate", "sequences"), "{{{}}} cannot be combined with {{{}}}"),
+    (("provider", "infer_device"), "{{{}}} and {{{}}} both select a device: give one of them"),
 )
-"""Options of which only one may be given."""
+"""Options of which only one may be given, and what is said of two."""
+
+WRITTEN = ("output", "json", "csv", "chart", "plot", "calibration_cache")
+"""Options that name files to write, of which no two may be the same."""
 
 PLACED = ("model", "float_model", "baseline", "quantized", "output")
 """Options that calls and commands give by their places."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from transforms.files.spelling import spelled
@@ -35,7 +36,7 @@ class Kind:
     """A kind of value, in words: the types that it may have, and the values of these.
 
     ``annotation``: its type in signatures; ``choices``: all legal values, if they have names. ``default``:
-    the value of options that are not given, REQUIRED where there is none.
+    the value of options that are not given, REQUIRED where there is none. ``form``: what becomes of a value.
     """
 
     words: str
@@ -44,6 +45,7 @@ class Kind:
     is_legal: Callable[[Any], bool] = lambda value: True
     choices: tuple[str | int, ...] = ()
     default: Any = None
+    form: Callable[[Any], Any] = lambda value: value
 
     def by_default(self, value: object) -> Kind:
         """Return the kind of options that have this value unless another is given."""
@@ -108,6 +110,19 @@ class _Array(Protocol):
         """Return the array."""
 
 
+def listed(texts: Sequence[str] | str) -> tuple[str, ...]:
+    """Return strings as a tuple; one alone stands for a tuple of it."""
+    return (texts,) if isinstance(texts, str) else tuple(texts)
+
+
+def _path_or_array(value: Any) -> Any:
+    return Path(value) if isinstance(value, str | os.PathLike) else value
+
+
+def _shapes(value: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(shape) for name, shape in value.items()}
+
+
 def _has_texts(value: Sequence[object]) -> bool:
     return all(isinstance(text, str) for text in value)
 
@@ -121,10 +136,11 @@ def _has_numbers(value: object, kind: type) -> bool:
 
 FLAG = Kind("True or False", "bool", (bool,), default=False)
 ON = FLAG.by_default(True)
-PATH = Kind("a path", "AnyPath", (str, os.PathLike))
+PATH = Kind("a path", "AnyPath", (str, os.PathLike), form=Path)
 TEXT = Kind("a string", "str", (str,))
-TEXTS = Kind("a list of strings", "Sequence[str] | str", (Sequence,), _has_texts, default=())
+TEXTS = Kind("a list of strings", "Sequence[str] | str", (Sequence,), _has_texts, default=(), form=listed)
 TABLE = partial(Kind, "a mapping", types=(Mapping,))
+SHAPES = TABLE("Mapping[str, Sequence[int]]", form=_shapes)
 SIZE = Kind(
     "a number, or height and width",
     "int | Sequence[int]",
@@ -150,5 +166,10 @@ CONFIG = Kind(
 )
 _CODE: tuple[Any, ...] = (str, Callable)
 METRIC = Kind("the name of a metric, FILE.py:FUNCTION or a function", "UserMetric | str", _CODE)
-LABELS = Kind("a path or an array", "AnyPath | ArrayLike", (str, os.PathLike, Sequence, _Array))
+LABELS = Kind(
+    "a path or an array",
+    "AnyPath | ArrayLike",
+    (str, os.PathLike, Sequence, _Array),
+    form=_path_or_array,
+)
 PREPROCESS = Kind("imagenet, mobilenet, zero-one, FILE.py:FUNCTION or a function", "Preprocess", _CODE)

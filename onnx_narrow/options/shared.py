@@ -12,6 +12,7 @@ from onnx_narrow.options.kinds import (
     ON,
     PATH,
     PREPROCESS,
+    SHAPES,
     SIZE,
     TABLE,
     TEXT,
@@ -128,7 +129,7 @@ ROWS: tuple[Option, ...] = (
     # what is written
     Option("opset", whole(13), _CHANGES, "--opset N", OTHER, (),
            "ONNX opset of the result: raised, or lowered as far as no node changes its meaning"),
-    Option("input_shapes", TABLE("Mapping[str, Sequence[int]]"), _CHANGES, "--input-shape NAME:1,3,224,224",
+    Option("input_shapes", SHAPES, _CHANGES, "--input-shape NAME:1,3,224,224",
            OTHER, (), "fix the free dimensions of an input; repeatable", read="shape"),
     Option("allow_code", FLAG, _SCHEMES, "", OTHER, (),
            "allow the key evaluate of the scheme to run a file outside the scheme's folder"),

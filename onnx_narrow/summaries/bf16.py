@@ -13,10 +13,8 @@ from transforms.files.spelling import spelled
 from transforms.graph.some_names import counted, some_names
 
 if TYPE_CHECKING:
-    import onnx_graphsurgeon as gs
-
     from transforms.conversion.convert_bf16 import Conversion
-    from transforms.pipelines.first_result import FirstRun
+    from transforms.pipelines.bf16 import Bf16Work
     from transforms.precision.bf16 import KeptFloat
     from transforms.search.target import Target
 
@@ -32,13 +30,13 @@ _NO_KERNELS = (
 )
 
 
-def lines(
-    done: Conversion, graph: gs.Graph, sizes: Sizes, first: FirstRun, excluded: str = EXCLUDED
-) -> Iterator[str]:
+def lines(work: Bf16Work, sizes: Sizes, excluded: str = EXCLUDED) -> Iterator[str]:
     """Yield the summary: notes, what changed, what was kept and why, sizes in bytes, where it runs.
 
     ``excluded``: why nodes were excluded, in words.
     """
+    done, first = work.done, work.record.first
+    assert done is not None and done.tally is not None and first is not None, "it was converted and tried out"
     yield from done.notes
     fused = ", ".join(f"{count} {op}" for op, count in done.fused.items() if count > 0)
     if fused:
@@ -46,13 +44,12 @@ def lines(
     if done.saturated:
         count, names = len(done.saturated), some_names(done.saturated)
         yield f"Saturated: {count} weights held values beyond +-3.38953139e38: {names}"
-    assert done.tally is not None
     yield f"Converted: {done.tally.converted} nodes; {done.tensors} {_TENSORS[done.format]}"
     yield from _kept(done, excluded)
     yield written(sizes)
     yield from beside_lines(first.time, EMULATED.format("bfloat16"))
     no_kernels = spelled(_NO_KERNELS) if done.format == "bf16" else ""
-    yield running.runs_line(first, graph, standard="none, standard ONNX", no_kernels=no_kernels)
+    yield running.runs_line(first, work.graph, standard="none, standard ONNX", no_kernels=no_kernels)
 
 
 def excluded_for(kept: KeptFloat | None, goal: Target | None, *, by_user: bool) -> str:

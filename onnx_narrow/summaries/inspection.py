@@ -15,6 +15,13 @@ from transforms.graph.some_names import counted
 _MOST_NAMES = 3  # of tensors that differ
 
 
+_PLAIN = (
+    *("files", "bytes", "ir_version", "opsets", "producer", "made_by", "scheme"),
+    *("inputs", "outputs", "bodies"),
+)
+"""Fields that programs get as they are."""
+
+
 def lines(model: Inspection) -> Iterator[str]:
     """Yield the lines that describe a model."""
     maker = " ".join(filter(None, (model.made_by, model.scheme)))
@@ -86,16 +93,7 @@ def as_json(model: Inspection) -> dict[str, Any]:
     """Return what a model is for a program to read."""
     return {
         "file": str(model.path),
-        "files": model.files,
-        "bytes": model.bytes,
-        "ir_version": model.ir_version,
-        "opsets": model.opsets,
-        "producer": model.producer,
-        "made_by": model.made_by,
-        "scheme": model.scheme,
-        "inputs": model.inputs,
-        "outputs": model.outputs,
-        "bodies": model.bodies,
+        **{name: getattr(model, name) for name in _PLAIN},
         "operators": {domain: dict(ops.most_common()) for domain, ops in model.operators.items()},
         "functions": {kind: {"count": n, "bytes": size} for kind, (n, size) in model.functions.items()},
         "weights": {name: _row(row) for name, row in model.weights.items()},
@@ -107,11 +105,6 @@ def as_json(model: Inspection) -> dict[str, Any]:
         "why_not": {provider: reason for provider, reason in model.runs.items() if reason},
         "library": needed(model),
     }
-
-
-def differences_as_json(found: Differences) -> dict[str, Any]:
-    """Return how a second model differs from the first for a program to read."""
-    return dict(vars(found))
 
 
 def _row(row: Row) -> dict[str, float]:

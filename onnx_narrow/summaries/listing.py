@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from onnx_narrow.summaries.words import aligned
 from transforms.compare.list_model import COMPUTED, ListedLayer, Listing
 
 _WIDEST = 40
@@ -15,8 +16,7 @@ def lines(found: Listing, *, layers: bool, tensors: bool) -> Iterator[str]:
     """Yield a title and one line for each node, for each tensor, or for both."""
     if layers:
         yield f"Layers: {len(found.layers):,}"
-        rows = [[one.name, one.operator, _signature(one)] for one in found.layers]
-        yield from _aligned(rows)
+        yield from _aligned([[one.name, one.operator, _signature(one)] for one in found.layers])
     if tensors:
         yield f"Tensors: {len(found.tensors):,}"
         yield from _aligned([[one.name, one.kind, one.type] for one in found.tensors])
@@ -51,6 +51,4 @@ def _listed(tensors: Iterable[str]) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [min(max(map(len, column), default=0), _WIDEST) for column in list(zip(*rows, strict=True))[:-1]]
-    for *cells, last in rows:
-        yield "  " + "".join(f"{cell:<{width}}  " for cell, width in zip(cells, widths, strict=True)) + last
+    return (f"  {line}" for line in aligned(rows, _WIDEST))

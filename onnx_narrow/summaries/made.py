@@ -56,7 +56,7 @@ class Made:
     @property
     def config(self) -> str:
         """The preset, the file of its scheme where it is found, or a variable with it; empty for none."""
-        name = provenance.option(self.metadata, "config")
+        name = self._option("config")
         if self._is_of_scheme:
             return _SCHEME
         if not isinstance(name, str) or not name or find_preset(name):
@@ -75,7 +75,7 @@ class Made:
             return given | self._given("format")
         target = {"target": self.scheme.target} if self.scheme and self.scheme.target else {}
         config = {"config": self.config} if self.config else {}
-        is_known = bool(config) or not provenance.option(self.metadata, "config")
+        is_known = bool(config) or not self._option("config")
         is_named = bool(config or target) or self._keys >= {"activation", "weight"}
         if self.tool != "quantize" or not is_known or not is_named:
             return {}
@@ -101,7 +101,7 @@ class Made:
 
     @property
     def _is_of_scheme(self) -> bool:
-        return provenance.option(self.metadata, "config") == _SCHEME and not Path(_SCHEME).is_file()
+        return self._option("config") == _SCHEME and not Path(_SCHEME).is_file()
 
     @property
     def asked(self) -> Scheme | None:
@@ -134,9 +134,20 @@ class Made:
     @property
     def _keys(self) -> set[str]:
         """The keys of the scheme that were set beside the preset or the file."""
-        keys, texts = (provenance.option(self.metadata, name) for name in ("keys", "set"))
-        found = {str(text).partition("=")[0].strip() for text in texts} if isinstance(texts, list) else set()
-        return found | (keys.keys() if isinstance(keys, dict) else set())
+        return {key for key, _ in self._assigned}
+
+    @property
+    def _assigned(self) -> list[tuple[str, str]]:
+        """These keys, each with ``KEY=VALUE``."""
+        keys, texts = self._option("keys"), self._option("set")
+        by_option = keys.items() if isinstance(keys, dict) else ()
+        pairs = [f"{name}={json.dumps(value)}" for name, value in by_option]
+        pairs += map(str, texts) if isinstance(texts, list) else ()
+        return [(pair.partition("=")[0].strip(), pair) for pair in pairs]
+
+    def _option(self, name: str) -> Any:
+        """Return an option that it was made with, None if it is not recorded."""
+        return provenance.option(self.metadata, name)
 
     @property
     def rounds_weights_alone(self) -> bool:
@@ -162,22 +173,13 @@ class Made:
         """Whether weights lie on a known grid, not in products of integers, and were not tuned before."""
         is_tuned = self.asked is not None and bool(self.asked.finetune)
         is_in_integers = self.scheme is not None and self.scheme.is_dynamic
-        return (
-            not is_tuned
-            and not is_in_integers
-            and provenance.option(self.metadata, "format") != _WITHOUT_GRID
-        )
+        return not is_tuned and not is_in_integers and self._option("format") != _WITHOUT_GRID
 
     def _given(self, *names: str) -> dict[str, Any]:
         """Return options that it was made with, if they are recorded."""
-        found = {name: provenance.option(self.metadata, name) for name in names}
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name in names if (value := self._option(name))}
 
     def _set(self, unset: Sequence[str]) -> dict[str, list[str]]:
         """Return the keys of the scheme that were set, except some of them."""
-        keys, texts = (provenance.option(self.metadata, name) for name in ("keys", "set"))
-        by_option = keys.items() if isinstance(keys, dict) else ()
-        pairs = [f"{name}={json.dumps(value)}" for name, value in by_option]
-        pairs += map(str, texts) if isinstance(texts, list) else ()
-        left = [pair for pair in pairs if pair.partition("=")[0].strip() not in unset]
+        left = [pair for key, pair in self._assigned if key not in unset]
         return {"assignments": left} if left else {}

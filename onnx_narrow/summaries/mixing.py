@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from onnx_narrow.summaries.words import Detail, shortened
+from onnx_narrow.summaries.words import Detail, aligned, shortened
 from transforms.graph.some_names import counted
 from transforms.precision.mix import MixedPrecision
 from transforms.search.output_metrics import METRICS, in_words
@@ -49,9 +49,7 @@ def _table(mixed: MixedPrecision) -> Iterator[str]:
     quantity = f"{mixed.sensitivity.metric} {unit}".rstrip()
     samples = counted(mixed.sensitivity.samples, "sample")
     yield f"Sensitivity: {quantity} with that layer alone in a format, else float, on {samples}"
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for cells in rows:
-        yield "  ".join(text.ljust(width) for text, width in zip(cells, widths, strict=True)).rstrip()
+    yield from aligned(rows)
 
 
 def _worst(mixed: MixedPrecision, name: str) -> float:

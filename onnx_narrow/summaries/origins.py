@@ -9,7 +9,7 @@ from onnx_narrow.summaries.advice import helps
 from onnx_narrow.summaries.made import Made
 from onnx_narrow.summaries.words import figure
 from transforms.graph.some_names import counted
-from transforms.origins.loss_origins import LossOrigins, OutputLoss
+from transforms.origins.loss_origins import LossOrigins
 
 _MOST_NAMED = 12
 """Layers that are named with their causes; commands name all that carry half of the error."""
@@ -68,7 +68,7 @@ def lines(origins: LossOrigins, made: Made) -> Iterator[str]:
             yield f"{indent}{100 * share:4.1f} %  {part.name} ({part.op}){end}"
     if len(main.named) > _MOST_NAMED:
         yield f"  and {counted(len(main.named) - _MOST_NAMED, 'other')}"
-    yield from (line for line in suspects(origins))
+    yield from suspects(origins)
     for what, command in helps(origins, made):
         yield f"  {what}: {command}"
 
@@ -95,8 +95,3 @@ def suspects(origins: LossOrigins) -> Iterator[str]:
 def decibels(value: float) -> str:
     """Return an SQNR in words."""
     return "no error" if value == math.inf else f"{figure(value)} dB"
-
-
-def output_words(one: OutputLoss) -> str:
-    """Return what kind of output it is, in a word or two; empty for a result."""
-    return "cache" if one.is_cache else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from onnx_narrow.summaries.timing import against
@@ -14,37 +14,32 @@ from transforms.search.target import LOST_TOP1, Scored, Target
 
 if TYPE_CHECKING:
     from transforms.judge.decisions import LossyLayers
-    from transforms.precision.chosen import BesidePreset, FloatLayers, Reached
+    from transforms.pipelines.work import Work
+    from transforms.precision.chosen import BesidePreset, FloatLayers
 
 
-def lossy_lines(found: LossyLayers | None) -> Iterator[str]:
+def lossy_lines(found: LossyLayers) -> Iterator[str]:
     """Yield which layers stay float for the outputs, their gain and price, and how to name them."""
-    if found is None:
-        return
-    price = f"({found.gain.shown or found.gain}, {100 * found.more:+.0f} % bytes)"
-    layers = f"{len(found.layers)} of {counted(found.count, 'layer')} {price}"
-    yield f"In float, for accuracy: {layers}: {some_names(found.layers)}"
+    price = f"{found.gain.shown or found.gain}, {100 * found.more:+.0f} % bytes"
+    yield _in_format("float, for accuracy", found.layers, found.count, price)
     yield Detail("  " + " ".join(as_option("exclude_nodes", exactly(name)) for name in found.layers))
 
 
-def placed_lines(found: FloatLayers | None) -> Iterator[str]:
+def placed_lines(found: FloatLayers) -> Iterator[str]:
     """Yield which layers stay float for their time, how much faster that is, and their price."""
-    if found is None or not found.layers:
+    if not found.layers:
         return
     assert found.ratio is not None, "there are layers"
-    layers = f"{len(found.layers)} of {counted(found.count, 'layer')}: {some_names(found.layers)}"
-    yield f"In float, for speed: {layers}"
+    yield _in_format("float, for speed", found.layers, found.count)
     price = f"{found.more_bytes:+,} bytes of weights"
     yield f"  {against(found.ratio, 'with all in integers')}, {price}"
 
 
-def preset_lines(found: BesidePreset | None, config: str) -> Iterator[str]:
+def preset_lines(found: BesidePreset, config: str) -> Iterator[str]:
     """Yield how a model for a target stands beside its preset, if that is clearly better.
 
     ``config``: the preset. The line says which of both is written, and how to get the other.
     """
-    if found is None:
-        return
     where = f"on the {counted(found.samples, 'sample')} used for the search"
     figures = f"{found.own:.1f} dB with {spelled('{target}')}, {found.without:.1f} dB without {where}"
     if found.is_far:
@@ -54,18 +49,18 @@ def preset_lines(found: BesidePreset | None, config: str) -> Iterator[str]:
     if found.found is not None and found.found.layers:
         names = [part.name for part in found.found.layers]
         change = f"{found.found.before:.1f} -> {found.found.after:.1f} dB"
-        count = f"{len(names)} of {counted(found.found.count, 'layer')}"
-        yield f"In float, for accuracy: {count} ({change}): {some_names(names)}"
+        yield _in_format("float, for accuracy", names, found.found.count, change)
 
 
-def reached_lines(found: Reached | None, goal: Target | None, fallback: str, where: str) -> Iterator[str]:
+def reached_lines(work: Work) -> Iterator[str]:
     """Yield how a goal was reached: the metric before and after, the layers by name, and their price.
 
-    ``where``: the samples that it was judged on. A goal that was allowed to be missed is said to be, where
-    these do not show it.
+    A goal that was allowed to be missed is said to be, where samples do not show it.
     """
+    found, goal, fallback = work.record.reached, work.options.goal, work.options.fallback
     if found is None or goal is None:
         return
+    where = work.held_out.where if work.held_out else ""
     if found.left_out:
         yield f"Left out of the target: {some_names(found.left_out)}, fed back as {_kind(goal)}"
     is_shown = goal.is_shown(Scored(found.after, found.error))
@@ -76,14 +71,19 @@ def reached_lines(found: Reached | None, goal: Target | None, fallback: str, whe
         return
     change = f"{goal.text(found.before)} -> {goal.text(found.after, found.error)}"
     yield f"{target}{change} on {where}"
-    names = some_names([part.name for part in found.layers])
-    yield f"In {fallback}: {len(found.layers)} of {counted(found.count, 'layer')}: {names}"
+    yield _in_format(fallback, [part.name for part in found.layers], found.count)
     for part in found.layers:
         others = f" with {', '.join(part.nodes[1:])}" if part.nodes[1:] else ""
         yield Detail(f"  {part.name} ({part.op}){others}")
     more = found.bytes_after - found.bytes_before
     share = 100 * more / max(found.bytes_before, 1)
     yield f"Price: {more:+,} bytes of weights ({share:+.0f} %)"
+
+
+def _in_format(what: str, names: Sequence[str], count: int, note: str = "") -> str:
+    """Return which layers have a format, of how many there are; ``note``: what that brings."""
+    layers = f"{len(names)} of {counted(count, 'layer')}{f' ({note})' if note else ''}"
+    return f"In {what}: {layers}: {some_names(names)}"
 
 
 def _kind(goal: Target) -> str:

@@ -20,7 +20,7 @@ from transforms.graph.constant_nodes import is_made_of_constants
 from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.graph.some_names import counted
 from transforms.judge.decisions import LAYERS_IN_FLOAT, Decisions
-from transforms.pipelines.first_result import FirstRun
+from transforms.pipelines.work import Work
 from transforms.plan.quant_spec import QUANTIZED_BY, WEIGHT
 from transforms.plan.rounding_plan import is_downcast, is_upcast
 
@@ -32,13 +32,10 @@ _HARDLY_SMALLER = 0.9
 """Share of the bytes of the float model from which a hint says how to store less."""
 
 
-def lines(
-    done: Record, graph: gs.Graph, sizes: Sizes, first: FirstRun, *, is_plain: bool = True
-) -> Iterator[str]:
-    """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs.
-
-    ``is_plain``: weights of block formats are stored as float32.
-    """
+def lines(work: Work, sizes: Sizes, kept: Counter[str]) -> Iterator[str]:
+    """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs."""
+    done, first = work.record, work.record.first
+    assert first is not None, "the model was tried out"
     yield from done.notes
     for change, count in done.changes.items():
         if count > 0:
@@ -47,12 +44,12 @@ def lines(
         yield Detail(f"Calibrated: {done.calibrated} tensors")
     yield from decided(done.decisions)
     yield from _quantized(done)
-    yield _kept(graph)
+    yield f"Kept in float: {counts(kept, 'node') if kept else 'nothing'}"
     yield written(sizes)
-    if is_plain and sizes.ratio > _HARDLY_SMALLER:
+    if work.options.storage == "plain" and sizes.ratio > _HARDLY_SMALLER:
         yield from _unpacked(done)
-    yield running.runs_line(first, graph)
-    yield from running.rounded_line(first, graph)
+    yield running.runs_line(first, work.graph)
+    yield from running.rounded_line(first, work.graph)
 
 
 def _quantized(done: Record) -> Iterator[str]:
@@ -109,13 +106,6 @@ def kept_in_float(graph: gs.Graph) -> Counter[str]:
     ends = _ends_of_layers(graph)
     ends |= {id(node) for feature in features_of(graph) for node in feature.roundings(graph)}
     return Counter(node.op for node in walk.nodes(graph) if _computes_in_float(node, ends))
-
-
-def _kept(graph: gs.Graph) -> str:
-    kept = kept_in_float(graph)
-    if not kept:
-        return "Kept in float: nothing"
-    return f"Kept in float: {counts(kept, 'node')}"
 
 
 def _computes_in_float(node: gs.Node, ends: Container[int]) -> bool:

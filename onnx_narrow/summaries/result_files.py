@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from transforms.compare.compare_results import Comparison, Top1
-    from transforms.compare.language import Greedy, Language
+    from onnx_narrow.api.compared_folders import ComparedFolders
+    from transforms.compare.compare_results import Comparison
 
 
 def by_output(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
@@ -40,23 +40,17 @@ def figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     }
 
 
-def as_json(
-    comparisons: Sequence[Comparison],
-    counted: Sequence[Comparison],
-    steps: Mapping[str, Mapping[int, float]],
-    top1: Top1 | None,
-    language: Language | None,
-    greedy: Greedy | None,
-) -> dict[str, Any]:
-    """Return all figures as strict JSON can say them; ``counted``: the files of mean and worst values."""
-    report = figures(counted)
-    report["outputs"] = {output: figures(members) for output, members in by_output(comparisons).items()}
-    for name, one in (("top1", top1), ("language", language), ("greedy", greedy)):
-        report[name] = vars(one) if one else None
-    report["per_file"] = [vars(one) for one in comparisons]
-    report["steps"] = steps
-    found: dict[str, Any] = _plain(report)
-    return found
+def as_json(compared: ComparedFolders) -> dict[str, Any]:
+    """Return all figures as strict JSON can say them."""
+    report, outputs = figures(compared.counted), by_output(compared.comparisons)
+    report["outputs"] = {output: figures(members) for output, members in outputs.items()}
+    for name in ("top1", "language", "greedy"):
+        found = getattr(compared, name)
+        report[name] = vars(found) if found else None
+    report["per_file"] = [vars(one) for one in compared.comparisons]
+    report["steps"] = compared.steps
+    plain: dict[str, Any] = _plain(report)
+    return plain
 
 
 def as_csv(comparisons: Sequence[Comparison]) -> str:

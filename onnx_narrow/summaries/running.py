@@ -99,8 +99,9 @@ def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iter
     """
     yield from (f"Warning: {reason}" for reason in found.wrong)
     error = found.as_opened.error if found.as_opened else None
-    if error is not None and not judged and found.has_sample and found.once is None:
-        yield from poor(error, found.sample, config)
+    is_open = not judged and found.has_sample and found.once is None
+    if is_open and error is not None and is_poor(error):
+        yield poor(figure_of(error), found.sample, config, tuning_ways(config))
 
 
 def preset_of(config: str, scheme: Scheme) -> str:
@@ -156,33 +157,27 @@ def _bits(name: str) -> float:
     return FORMATS[name].bits if name in FORMATS else 0.0
 
 
-def poor(
-    error: float,
-    where: str,
-    config: str = "",
-    *,
-    tuned: bool = False,
-    fitted: bool = False,
-    of_tokens: bool = False,
-    ways: Sequence[str] = (),
-    what: str = "outputs",
-) -> Iterator[str]:
-    """Yield a warning for a squared error of outputs by their power that leaves little of them.
+def is_poor(*errors: float) -> bool:
+    """Return whether any of some squared errors of outputs by their power leaves little of them."""
+    return not all(error <= 10 ** (-LEAST / 10) for error in errors)  # NaN leaves nothing
 
-    ``fitted``: weights were rounded by outputs of layers, which leaves little to tune afterwards.
-    ``of_tokens``: it is the divergence of probabilities of tokens, in nats for each. ``ways``: remedies
-    that are not keys of the scheme.
-    """
-    if error <= 10 ** (-LEAST / 10):
-        return
-    name = f"{config}: " if find_preset(config) else ""
+
+def tuning_ways(config: str, *, fitted: bool = False) -> list[str]:
+    """Return what tunes the weights of a preset; little is left to ``fitted`` ones, rounded by outputs."""
     tuning = f"{config}_ADAQUANT"
     tools = [] if fitted else ["tools.finetune"]
     tools += [as_option("config", tuning)] if find_preset(tuning) else []
-    ways = [*ways, *([f"{' or '.join(tools)} tunes the weights"] if tools and not tuned else [])]
+    return [f"{' or '.join(tools)} tunes the weights"] if tools else []
+
+
+def poor(figure: str, where: str, config: str = "", ways: Iterable[str] = ()) -> str:
+    """Return a warning for a figure that leaves little of the outputs, with the ``ways`` to have more."""
+    name = f"{config}: " if find_preset(config) else ""
+    ways = [*ways]
     ways += [f"{as_option('config', _WIDER[config])} has {_wider(config)}"] if config in _WIDER else []
-    figure = f"{what} at {in_decibels(error)} dB"
-    if of_tokens:
-        figure = f"KL divergence of {error:.3g} nats a token"
-    said = f"Warning: {name}{figure} on {where}"
-    yield "; ".join(filter(None, (said, ", ".join(ways))))
+    return "; ".join(filter(None, (f"Warning: {name}{figure} on {where}", ", ".join(ways))))
+
+
+def figure_of(error: float, *, of_tokens: bool = False, what: str = "outputs") -> str:
+    """Return a squared error of outputs by their power in words; ``of_tokens``: in nats for each token."""
+    return f"KL divergence of {error:.3g} nats a token" if of_tokens else f"{what} at {in_decibels(error)} dB"

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from onnx_narrow.summaries import running
 from onnx_narrow.summaries.words import Detail, Sizes, written
 from transforms.files.spelling import spelled
-from transforms.finetune.tuned import LayerReport, TunedModel
+from transforms.finetune.tuned import TunedModel
+from transforms.graph.some_names import counted
 
 _FITTED = (
     "Weights were rounded by outputs on samples when the model was quantized, and look better on these than "
@@ -30,8 +31,8 @@ def lines(done: TunedModel, samples: int, sizes: Sizes, *, fitted: bool = False)
 
 def poor(done: TunedModel) -> Iterator[str]:
     """Yield a warning if tuning leaves little of the outputs on held-out samples."""
-    if math.isfinite(done.after):
-        yield from running.poor(done.after, "held-out samples", tuned=True, of_tokens=done.of_tokens)
+    if math.isfinite(done.after) and running.is_poor(done.after):
+        yield running.poor(running.figure_of(done.after, of_tokens=done.of_tokens), "held-out samples")
 
 
 def broken_limit(done: TunedModel, limit: int | None) -> str | None:
@@ -59,11 +60,10 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
         yield Detail(f"Skipped: {count} {op}: {reason}")
     yield f"Tuned: {kept_count} of {len(done.walk.layers)} layers on {samples} samples"
     if done.spread:
-        tensors = "1 tensor" if done.spread == 1 else f"{done.spread} tensors"
         free = spelled("{full_range:free}")
         added = f"; {done.added} Pads and Subs added, which {free} leaves out" if done.added else ""
-        yield f"Full range of int8 used: {tensors}{added}"
-    shares = [share for layer in done.walk.layers if (share := _of_inputs(layer)) is not None]
+        yield f"Full range of int8 used: {counted(done.spread, 'tensor')}{added}"
+    shares = [share for _, share in _shares(done)]
     if shares and done.attempt is None:
         words = "of the layers' errors remain with float weights"
         yield f"Error of inputs: {min(shares):.0%} to {max(shares):.0%} {words}"
@@ -73,17 +73,15 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
 
 def reasons(done: TunedModel) -> Iterator[str]:
     """Yield for each layer how much of its error new weights cannot mend, if that can be said."""
+    for name, share in _shares(done):
+        yield f"{name}: {share:.0%} of its error comes from its inputs: float weights leave it, too"
+
+
+def _shares(done: TunedModel) -> Iterator[tuple[str, float]]:
+    """Yield the layers that have an error, with the share of it that float weights leave, too."""
     for layer in done.walk.layers:
-        share = _of_inputs(layer)
-        if share is not None:
-            yield f"{layer.name}: {share:.0%} of its error comes from its inputs: float weights leave it, too"
-
-
-def _of_inputs(layer: LayerReport) -> float | None:
-    """Return the share of a layer's error that float weights leave, too; None if it has none to share."""
-    if not (layer.before > 0 and math.isfinite(layer.before) and math.isfinite(layer.of_inputs)):
-        return None
-    return min(max(layer.of_inputs, 0.0) / layer.before, 1.0)
+        if layer.before > 0 and math.isfinite(layer.before) and math.isfinite(layer.of_inputs):
+            yield layer.name, min(max(layer.of_inputs, 0.0) / layer.before, 1.0)
 
 
 def in_words(power: float, *errors: float) -> str:
@@ -120,10 +118,8 @@ def _what_blocked(done: TunedModel) -> str:
         regressed = f", output '{done.blocked}' regresses" if done.blocked else ""
         return f"; model not changed: {why}{regressed}"
     change = f", {gain}" if gain else ""
-    if not done.put_back:
-        return change
-    count = len(done.put_back)
-    return f"{change}; put back for output '{done.blocked}': {count} layer{'s' if count > 1 else ''}"
+    layers = counted(len(done.put_back), "layer")
+    return f"{change}; put back for output '{done.blocked}': {layers}" if done.put_back else change
 
 
 def _decibels(power: float, error: float) -> str | None:

@@ -43,6 +43,14 @@ def summed_up(lines: Iterable[str], told: Sequence[str] = ()) -> Iterator[str]:
     yield from (Detail(line) if place in folded else line for place, line in enumerate(given))
 
 
+def aligned(rows: Sequence[Sequence[str]], widest: int | None = None) -> Iterator[str]:
+    """Yield rows with their cells in columns; a cell above ``widest`` moves the rest of its line."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for cells in rows:
+        padded = (cell.ljust(min(width, widest or width)) for cell, width in zip(cells, widths, strict=True))
+        yield "  ".join(padded).rstrip()
+
+
 def shortened(name: str) -> str:
     """Return the end of a name that is too long for a line."""
     return name if len(name) <= _LONGEST_NAME else f"...{name[3 - _LONGEST_NAME :]}"
@@ -54,10 +62,9 @@ def counts(things: Counter[str], what: str = "") -> str:
     return f"{total}: {', '.join(f'{name} {count}' for name, count in things.most_common())}"
 
 
-def fixed_lines(count: int) -> Iterator[str]:
-    """Yield how many free dimensions of inputs were fixed."""
-    if count:
-        yield f"Fixed: {counted(count, 'free dimension')} of inputs"
+def fixed_line(count: int) -> str:
+    """Return how many free dimensions of inputs were fixed."""
+    return f"Fixed: {counted(count, 'free dimension')} of inputs"
 
 
 def figure(value: float | None, digits: int = 4) -> str:

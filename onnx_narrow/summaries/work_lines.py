@@ -6,14 +6,16 @@ notice.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from onnx_narrow.summaries import quantize, running
 from onnx_narrow.summaries.no_gain import no_gain_line
 from onnx_narrow.summaries.precision import lossy_lines, placed_lines, preset_lines, reached_lines
 from onnx_narrow.summaries.timing import beside_lines, for_cpu, what_helps
-from onnx_narrow.summaries.words import Sizes, fixed_lines
+from onnx_narrow.summaries.words import Sizes, fixed_line
 from transforms.files.spelling import as_option, spelled
 from transforms.graph.embeddings import logits_of
 from transforms.judge.decisions import Checked
@@ -21,20 +23,28 @@ from transforms.pipelines.for_runtime import FOR_RUNTIME, STORE
 from transforms.pipelines.work import Work
 from transforms.scheme.targets import ON_CPU, target
 
+if TYPE_CHECKING:
+    from transforms.finetune.tuned import TunedModel
+    from transforms.precision.mix import MixedPrecision
+
 _SLOW_HERE = ("int8",)
 _FASTER = "ONNX Runtime's CPU provider runs int8 activations slowly: {} makes a faster model for it"
 _RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy"
 
 
-def lines(work: Work, sizes: Sizes) -> Iterator[str]:
-    """Yield the summary: steps in order, sizes, where and how fast the model runs, and its target."""
+def lines(work: Work, sizes: Sizes, kept: Counter[str]) -> Iterator[str]:
+    """Yield the summary: steps in order, sizes, where and how fast the model runs, and its target.
+
+    ``kept``: nodes that compute in float, by operator.
+    """
     record, scheme, options = work.record, work.scheme, work.options
     assert record.first is not None, "the model was tried out"
-    for told in dict.fromkeys(told for name, _ in record.steps for names, told in _OF_STEPS if name in names):
-        yield from told(work)
+    entered = [name for name, _ in record.steps]
+    for _, field, told in dict.fromkeys(row for name in entered for row in _OF_STEPS if name in row[0]):
+        if value := attrgetter(field)(record):
+            yield from told(value, work)
     yield from running.kept_lines(record.first)
-    is_plain = options.storage == "plain"
-    *first_lines, end = quantize.lines(record, work.graph, sizes, record.first, is_plain=is_plain)
+    *first_lines, end = quantize.lines(work, sizes, kept)
     yield from first_lines
     if scheme.target in ("", ON_CPU) and record.first.saturated is None:
         yield from running.saturated_line(record.first, work.graph)
@@ -51,45 +61,38 @@ def lines(work: Work, sizes: Sizes) -> Iterator[str]:
     yield from no_gain_line(work, sizes)
 
 
-def _mixed(work: Work) -> Iterator[str]:
+def _mixed(mixed: MixedPrecision, work: Work) -> Iterator[str]:
     from onnx_narrow.summaries import mixing
 
-    assert isinstance(work.record.mixed, mixing.MixedPrecision), "the step puts nothing else there"
-    return mixing.lines(work.record.mixed)
+    return mixing.lines(mixed)
 
 
-def _reached(work: Work) -> Iterator[str]:
-    where = work.held_out.where if work.held_out else ""
-    return reached_lines(work.record.reached, work.options.goal, work.options.fallback, where)
+def _tuned(tuned: TunedModel, work: Work) -> Iterator[str]:
+    from onnx_narrow.summaries import tuning
 
-
-def _tuned(work: Work) -> Iterator[str]:
-    if work.record.tuned:
-        from onnx_narrow.summaries import tuning
-
-        yield from tuning.tuning_lines(work.record.tuned, work.record.tuned_on)
+    return tuning.tuning_lines(tuned, work.record.tuned_on)
 
 
 _STORING = ("keep_found", *(row.name for row in FOR_RUNTIME), STORE.name)
-_OF_STEPS: Sequence[tuple[Sequence[str], Callable[[Work], Iterable[str]]]] = (
-    (("load",), lambda work: fixed_lines(work.record.fixed)),
-    (("mix",), _mixed),
-    (("decide",), lambda work: lossy_lines(work.record.decisions.lossy)),
-    (("place",), lambda work: placed_lines(work.record.placed)),
-    (("beside_preset",), lambda work: preset_lines(work.record.beside, _preset_beside(work))),
-    (("reach", "gate"), _reached),
-    (("tune", "tune_quantized"), _tuned),
-    (("keep_target", "check_target", "compare"), lambda work: work.record.rechecked),
-    (_STORING, lambda work: work.record.stored),
+_OF_STEPS: Sequence[tuple[Sequence[str], str, Callable[[Any, Work], Iterable[str]]]] = (
+    (("load",), "fixed", lambda fixed, _: [fixed_line(fixed)]),
+    (("mix",), "mixed", _mixed),
+    (("decide",), "decisions.lossy", lambda lossy, _: lossy_lines(lossy)),
+    (("place",), "placed", lambda placed, _: placed_lines(placed)),
+    (("beside_preset",), "beside", lambda beside, work: preset_lines(beside, _preset_beside(work))),
+    (("reach", "gate"), "reached", lambda _, work: reached_lines(work)),
+    (("tune", "tune_quantized"), "tuned", _tuned),
+    (("keep_target", "check_target", "compare"), "rechecked", lambda lines, _: lines),
+    (_STORING, "stored", lambda lines, _: lines),
 )
-"""What steps tell of themselves. Steps that are entered several times tell it once."""
+"""What steps tell: of a field of the record, where it is set. Steps that are entered twice tell it once."""
 
 
 def warnings(work: Work) -> Iterator[str]:
     """Yield a line for each defect of a model that is written all the same."""
     record, outputs = work.record, work.record.decisions.outputs
     assert record.first is not None, "the model was tried out"
-    if record.is_compared and outputs:
+    if record.is_compared and outputs and running.is_poor(outputs.error, outputs.others or 0.0):
         yield from _poor(outputs, work)
     if record.tuned:
         from onnx_narrow.summaries import tuning
@@ -121,14 +124,15 @@ def _config(work: Work) -> str:
 
 def _poor(outputs: Checked, work: Work) -> Iterator[str]:
     """Yield a warning for each figure that leaves little of the outputs, with what helps."""
-    where, ways = outputs.where, [*_other_layers(work), *_more_bits(work)]
-    # weights of integer products cannot be
-    is_tuned = work.options.tuning is not None or work.scheme.is_dynamic
-    config, of_tokens, fitted = _config(work), outputs.of_tokens, work.record.decisions.fitted
-    poor = partial(running.poor, where=where, config=config, tuned=is_tuned, fitted=fitted, ways=ways)
-    yield from poor(outputs.error, of_tokens=of_tokens)
-    if outputs.others is not None:
-        yield from poor(outputs.others, what="other outputs")
+    config, ways = _config(work), [*_other_layers(work), *_more_bits(work)]
+    if work.options.tuning is None and not work.scheme.is_dynamic:  # weights of integer products cannot be
+        ways += running.tuning_ways(config, fitted=work.record.decisions.fitted)
+    if running.is_poor(outputs.error):
+        figure = running.figure_of(outputs.error, of_tokens=outputs.of_tokens)
+        yield running.poor(figure, outputs.where, config, ways)
+    if outputs.others is not None and running.is_poor(outputs.others):
+        figure = running.figure_of(outputs.others, what="other outputs")
+        yield running.poor(figure, outputs.where, config, ways)
 
 
 def _preset_beside(work: Work) -> str:

@@ -73,7 +73,7 @@ def test_a_call_in_python_is_that_of_the_command() -> None:
 
 def test_what_is_advised_is_read_as_it_was_meant() -> None:
     words = shlex.split(Door().call("quantize", GIVEN))[3:]
-    read = parse(quantize.command().parser, words).keywords()
+    read = parse(quantize.main.parser(), words).keywords()
     assert {**read, "output": str(read["output"]), "data": str(read["data"])} == {**GIVEN, "output": "q.onnx"}
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.cli.command_line import keep_products_on_one_thread
+from tools.cli.calls import keep_products_on_one_thread
 
 keep_products_on_one_thread()
 

@@ -28,7 +28,7 @@ from time import perf_counter
 from unittest import mock
 
 from ops.array_types import Feed
-from tools.cli.command_line import keep_products_on_one_thread
+from tools.cli.calls import keep_products_on_one_thread
 
 keep_products_on_one_thread()
 

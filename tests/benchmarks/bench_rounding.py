@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Iterator
 from time import process_time
 
-from tools.cli.command_line import keep_products_on_one_thread
+from tools.cli.calls import keep_products_on_one_thread
 
 keep_products_on_one_thread()
 

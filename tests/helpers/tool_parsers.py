@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from tools.cli.command_line import Parser
-from tools.options import bf16
+from tools.cli.parser import Parser
 
 REQUIRED = {
     "auto_mixed_precision": "--input m.onnx --config BF16_MIXED_BFP16",
@@ -24,8 +23,5 @@ REQUIRED = {
 
 def parser_of(tool: str) -> Parser:
     """Return the parser of a tool."""
-    module = importlib.import_module(f"tools.{tool}")
-    if tool.startswith("convert"):
-        return bf16.command(tool, module.__doc__).parser
-    parser: Parser = module.command().parser
+    parser: Parser = importlib.import_module(f"tools.{tool}").main.parser()
     return parser

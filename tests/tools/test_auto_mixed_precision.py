@@ -515,14 +515,14 @@ def test_an_option_takes_the_place_of_keys_that_do_not_go_with_it(
     scheme = preset("A16W8").with_(auto_mixed_precision={**formats, **table})
     (folder / "scheme.toml").write_text(scheme.to_toml())
     line = ["--input", "m.onnx", "--config", str(folder / "scheme.toml"), "--output", "n.onnx"]
-    job = parse(auto_mixed_precision.command().parser, [*line, *options, *given])
+    job = parse(auto_mixed_precision.main.parser(), [*line, *options, *given])
     rule = mixing_scheme(wish_of(job.keywords()), SILENT).auto_mixed_precision
     assert rule == MixingRule(**then, **expected)
 
 
 def _rule(*options: str, config: str = "BF16") -> Any:
     line = ["--input", "m.onnx", "--output", "n.onnx", "--config", config, *options]
-    job = parse(auto_mixed_precision.command().parser, line)
+    job = parse(auto_mixed_precision.main.parser(), line)
     return mixing_scheme(wish_of(job.keywords()), SILENT).auto_mixed_precision
 
 
@@ -571,7 +571,7 @@ def test_keys_of_the_table_change_that_of_a_preset() -> None:
     ],
 )
 def test_keys_that_options_contradict_are_refused(options: list[str], reason: str) -> None:
-    with pytest.raises(ValueError) as refused, spelling(auto_mixed_precision.command().parser.spell):
+    with pytest.raises(ValueError) as refused, spelling(auto_mixed_precision.main.parser().spell):
         _rule(*options)
     assert reason in str(refused.value)
 

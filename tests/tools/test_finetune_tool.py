@@ -18,7 +18,7 @@ from onnx_narrow.api.finetune_rule import rule_of
 from tests.helpers import build, tunable
 from tests.helpers.output_error import OutputError
 from tools import finetune, quantize
-from tools.cli import command_line
+from tools.cli.calls import keep_products_on_one_thread
 from tools.cli.job import parse
 from transforms import model_io
 from transforms.model import provenance
@@ -263,7 +263,7 @@ def test_options_reach_the_walk() -> None:
     """Those whose effect on a small model is nothing but time or memory, or needs more rows than it has."""
     given = ["--float", "f", "--quantized", "q", "--output", "o", "--data", "d", "--algorithm", "adaround"]
     given += ["--early-stop", "--fixed-seed", "7"]
-    rule = rule_of(parse(finetune.command().parser, given).keywords())
+    rule = rule_of(parse(finetune.main.parser(), given).keywords())
     walk = tuning_options(rule, RunOptions(), memory_limit=5, device="cpu")
     assert walk.solver.early_stop
     assert walk.seed == 7
@@ -275,5 +275,5 @@ def test_products_are_on_one_thread_whatever_the_environment_says(monkeypatch: p
     """How many there are would change the last bits of sums, and the result with them."""
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.setenv(name, "2")
-    command_line.keep_products_on_one_thread()
+    keep_products_on_one_thread()
     assert os.environ["OPENBLAS_NUM_THREADS"] == os.environ["MKL_NUM_THREADS"] == "1"

@@ -95,7 +95,7 @@ def _takes(action: argparse.Action, value: float) -> bool:
 
 def test_options_take_what_their_keys_take() -> None:
     """Written down twice, so that a wrong number is a wrong option, before anything is imported."""
-    actions = {action.dest: action for action in auto_mixed_precision.command().parser._actions}
+    actions = {action.dest: action for action in auto_mixed_precision.main.parser()._actions}
     for key, (least, most) in _RANGES.items():
         low = -1e9 if math.isinf(least) else least
         high = 1e9 if math.isinf(most) else most

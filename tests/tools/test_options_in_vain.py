@@ -201,6 +201,11 @@ def _cases() -> list[tuple[str, str, str]]:
             "--allow-large requires --min-sqnr, --top1 or --metric",
         ),
         ("quantize", f"{run} --data d --min-sqnr 20 --top1 0.1", "--min-sqnr and --top1 cannot be combined"),
+        (
+            "quantize",
+            f"{run} --data d --calibration-cache n.onnx",
+            "--output and --calibration-cache are the same file, 'n.onnx'",
+        ),
     ]
     cases += [
         ("quantize", f"{run} --data d --dask tcp://a:1 --jobs 2", "--jobs requires --dask local: "),

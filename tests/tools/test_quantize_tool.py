@@ -396,7 +396,7 @@ def test_options_change_keys_of_the_scheme(options: list[str], changes: dict, be
 def test_tables_of_a_file_grow_by_options(bench: EvaluationSet) -> None:
     path = bench.toml('preset = "A8W8"\nexclude_nodes = ["a"]\n[layers]\nConv = "mx9"\nGemm = "mx6"')
     given = ["--config", str(path), "--set", 'layers.Conv="mx4"', "--exclude-node", "b"]
-    job = parse(quantize.command().parser, given)
+    job = parse(quantize.main.parser(), given)
     expected = preset("A8W8").with_(layers={"Conv": "mx4", "Gemm": "mx6"}, exclude_nodes=("a", "b"))
     assert asked_scheme(job.keywords(), SILENT) == expected
 
@@ -409,7 +409,7 @@ def test_keys_of_one_table_add_up() -> None:
         "formats.m.bit_width=15",
     )
     given = ["--config", "A8W8", *(word for key in keys for word in ("--set", key))]
-    scheme = asked_scheme(parse(quantize.command().parser, given).keywords(), SILENT)
+    scheme = asked_scheme(parse(quantize.main.parser(), given).keywords(), SILENT)
     assert scheme.layers["c"].said == {"activation": "int16", "weight": "int16"}
     assert scheme.formats["m"] == {"base": "mx9", "bit_width": 15}
 

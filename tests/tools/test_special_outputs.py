@@ -16,13 +16,14 @@ import numpy as np
 import onnx
 import pytest
 
-from onnx_narrow.api.usage import UsageError, refuse_same_file
+from onnx_narrow.api.usage import refuse_same_file
 from tests.helpers import build
 from tests.helpers.refusal import Scene
 from transforms import model_io
 from transforms.calibrate.cache import calibrate_cached
 from transforms.files.cleanup import destination, replacing
 from transforms.files.output_file import check_writable, write_array, write_text
+from transforms.files.spelling import UsageError
 
 
 def bind(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import onnx_narrow
@@ -13,3 +14,19 @@ def call(job: Job) -> Any:
     from tools.cli.printed import Printed
 
     return getattr(onnx_narrow, job.name)(**job.keywords(), progress=Printed(verbose=job.verbose))
+
+
+def call_on_one_thread(job: Job) -> Any:
+    """Call the function of a job after :func:`keep_products_on_one_thread`."""
+    keep_products_on_one_thread()
+    return call(job)
+
+
+def keep_products_on_one_thread() -> None:
+    """Let NumPy's matrix products run on one thread, also where the environment asks for more.
+
+    As :mod:`transforms.run.run_each` does, which says why, for all of a tool and the processes
+    that it starts, and without the import of NumPy: it takes effect if that has not been imported yet.
+    """
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = "1"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from onnx_narrow.options import options
 from onnx_narrow.options.option import Option
 from tools.cli import interrupts, streams
+from tools.cli.calls import call
 from tools.cli.job import Job, parse
 from tools.cli.parser import Parser, name_of
 from tools.cli.paths import with_names
@@ -33,9 +34,6 @@ DONE, FAILED, NOTHING_DONE = 0, 1, 3
 _SOURCES = ("model", "baseline", "quantized")
 """Options that name the source of a tool; each tool has one of them."""
 
-_OF_TARGETS = "transforms.search.target"
-"""The module of TargetError, which ends with NOTHING_DONE; where it is not imported, none was raised."""
-
 _LONGEST = 4000
 """Characters of a message: a name in a file may have any number."""
 
@@ -44,28 +42,6 @@ _NARROW = 98
 
 _COLLECTIONS = 10_000, 20, 50
 """When Python looks for cycles: by its default it spends a fifth of the time on graphs that all live on."""
-
-
-def make_parser(
-    module: str, job: str, words: str | None, commands: str, details: str, *, brief: str = ""
-) -> Parser:
-    """Return a parser for ``python -m tools.MODULE`` of the options of a job.
-
-    Its help begins with the purpose, from the docstring (``words``) of the module, and the most usual
-    ``commands``, each a line of what comes after the module; ``brief`` ends the short one, ``details`` the
-    one with all options.
-    """
-    program = f"python -m tools.{module}"
-    required = [_placed(option) for option in options(job).values() if option.is_required]
-    lines = [_command(f"{program} {command}".rstrip()) for command in commands.splitlines()]
-    return Parser(
-        job,
-        brief=_paragraphs(brief, SAMPLES_BRIEF if SAMPLES_HELP in details else ""),
-        prog=program,
-        usage=" ".join([program, *required, "[options]"]),
-        description="\n".join([purpose_of(words), "", "usual commands:", *lines]),
-        epilog=_paragraphs(brief, details),
-    )
 
 
 def _placed(option: Option) -> str:
@@ -88,70 +64,79 @@ def purpose_of(docstring: str | None) -> str:
     return (docstring or "").partition("\n")[0].partition(": ``")[0].rstrip(".") + "."
 
 
-def _nothing_is_wrong(job: Job) -> None:
-    return None
-
-
 @dataclass(frozen=True)
-class Command:
-    """The command line of a tool: its parser, and why options of a job do not go together."""
+class Tool:
+    """A tool, ``python -m tools.MODULE``, with the options of a job.
 
-    parser: Parser
-    why_not: Callable[[Job], str | None] = _nothing_is_wrong
-
-
-def run(command: Command, work: Callable[[Job], Any], argv: Sequence[str] | None) -> int:
-    """Parse the options as a job, do the work, and turn any failure into one line on stderr.
-
-    Returns 0 or what ``work`` returns when the work is done, 1 when the input, the model or the machine stood
-    in its way, 3 when there is nothing to do or a target, metric or limit is not met, and 128 and
-    the number of the signal (130: Ctrl-C) when that ended it, with nothing left half written; a usage error
-    leaves through argparse with 2, as do options of which ``why_not`` or the API says that they do not go
-    together.
+    Its help begins with the purpose, from the docstring (``words``) of the module, and the most usual
+    ``commands``, each a line of what comes after the module; ``brief`` ends the short one, ``details`` the
+    one with all options. ``why_not``: why options of a job do not go together.
     """
-    parser = command.parser
-    argv = with_names(parser, sys.argv[1:] if argv is None else argv)
-    try:
-        job = parse(parser, argv)
-    except SystemExit:  # after --help
-        streams.drop_unwritable()
-        raise
-    reason = _two_spellings(parser, argv) or command.why_not(job)
-    if reason:
-        parser.error(reason)
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is first imported
-    gc.set_threshold(*_COLLECTIONS)
-    if job.verbose:
-        _log_to_stderr()
-    try:
-        with interrupts.raised(), spelling(parser.spell):
-            code = _work(parser, job, work)
+
+    module: str
+    job: str
+    words: str | None
+    commands: str
+    details: str
+    brief: str = ""
+    work: Callable[[Job], Any] = call
+    why_not: Callable[[Job], str | None] = lambda job: None
+
+    def parser(self) -> Parser:
+        """Return the parser of the command line."""
+        program = f"python -m tools.{self.module}"
+        required = [_placed(option) for option in options(self.job).values() if option.is_required]
+        lines = [_command(f"{program} {command}".rstrip()) for command in self.commands.splitlines()]
+        return Parser(
+            self.job,
+            brief=_paragraphs(self.brief, SAMPLES_BRIEF if SAMPLES_HELP in self.details else ""),
+            prog=program,
+            usage=" ".join([program, *required, "[options]"]),
+            description="\n".join([purpose_of(self.words), "", "usual commands:", *lines]),
+            epilog=_paragraphs(self.brief, self.details),
+        )
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int:
+        """Parse the options as a job, do the work, and turn any failure into one line on stderr.
+
+        Returns 0 or what ``work`` returns when the work is done, 1 when the input, the model or the machine
+        stood in its way, 3 when there is nothing to do or a target, metric or limit is not met, and 128 and
+        the number of the signal (130: Ctrl-C) when that ended it, with nothing left half written; a usage
+        error leaves through argparse with 2, as do options of which ``why_not`` or the API says that they do
+        not go together.
+        """
+        parser = self.parser()
+        argv = with_names(parser, sys.argv[1:] if argv is None else argv)
+        try:
+            job = parse(parser, argv)
+        except SystemExit:  # after --help
             streams.drop_unwritable()
-            interrupts.end(code)
-    except KeyboardInterrupt as stopped:
-        code = interrupts.leave(stopped)
-        _fail(parser, job, "interrupted")
-    return code
+            raise
+        if reason := _two_spellings(parser, argv) or self.why_not(job):
+            parser.error(reason)
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is first imported
+        gc.set_threshold(*_COLLECTIONS)
+        if job.verbose:
+            _log_to_stderr()
+        try:
+            with interrupts.raised(), spelling(parser.spell):
+                code = _work(parser, job, self.work)
+                streams.drop_unwritable()
+                interrupts.end(code)
+        except KeyboardInterrupt as stopped:
+            code = interrupts.leave(stopped)
+            _fail(parser, job, "interrupted")
+        return code
 
 
-def _two_spellings(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> str | None:
+def _two_spellings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> str | None:
     """Return the error of the first option that is given in two spellings, of which one would be ignored."""
-    words = {word.partition("=")[0] for word in (sys.argv[1:] if argv is None else argv)}
+    words = {word.partition("=")[0] for word in argv}
     for action in parser._actions:
         both = [name for name in action.option_strings if name in words]
         if len(both) > 1 and not isinstance(action, argparse.BooleanOptionalAction):
             return f"{both[0]} and {both[1]} are the same option: give one of them"
     return None
-
-
-def keep_products_on_one_thread() -> None:
-    """Let NumPy's matrix products run on one thread, also where the environment asks for more.
-
-    As :mod:`transforms.run.run_each` does, which says why, for all of a tool and the processes
-    that it starts, and without the import of NumPy: it takes effect if that has not been imported yet.
-    """
-    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"
 
 
 def _work(parser: Parser, job: Job, work: Callable[[Job], Any]) -> int:
@@ -167,7 +152,7 @@ def _work(parser: Parser, job: Job, work: Callable[[Job], Any]) -> int:
         return _fail(parser, job, f"the reader of the output is gone: {_one_line(error)}")
     except (ValueError, OSError) as error:
         code = _fail(parser, job, _one_line(error) + _of_source(job, error))
-        return NOTHING_DONE if _misses_target(error) else code
+        return NOTHING_DONE if _is(error, "transforms.search.target", "TargetError") else code
     except Exception as error:
         text = "not enough memory" if isinstance(error, MemoryError) else _one_line(error)
         kind = "" if is_of_runtime(error) else f" ({type(error).__name__})"
@@ -182,16 +167,15 @@ def _fail(parser: argparse.ArgumentParser, job: Job, message: str) -> int:
     return FAILED
 
 
-def _misses_target(error: Exception) -> bool:
-    """Return whether a model does not meet its target, the bound of a metric, or a limit."""
-    module = sys.modules.get(_OF_TARGETS)
-    return module is not None and isinstance(error, module.TargetError)
+def _is(error: Exception, module: str, name: str) -> bool:
+    """Return whether an error is of a class; where its module is not imported, none was raised."""
+    home = sys.modules.get(module)
+    return home is not None and isinstance(error, getattr(home, name))
 
 
 def _of_source(job: Job, error: Exception) -> str:
     """Return the file that an error is to end with: one about a model, or that names nothing."""
-    reading = sys.modules.get("transforms.model.read_model")  # not imported, no model was read
-    about_model = reading is not None and isinstance(error, reading.ModelError)
+    about_model = _is(error, "transforms.model.read_model", "ModelError")
     in_own_words = re.search("'|--", str(error)) is not None and not isinstance(error, UnicodeError)
     if isinstance(error, OSError) or (isinstance(error, ValueError) and in_own_words and not about_model):
         return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from onnx_narrow.options import PLACED
 
@@ -18,12 +18,13 @@ def with_names(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str
     They come anywhere but after an option that takes several values. What is left over stays as it is, for
     the parser to refuse.
     """
-    names = [name for name in PLACED if name in {action.dest for action in parser._actions}]
-    written = {action.dest: action.option_strings[0] for action in parser._actions}
-    short = {"-i": written[names[0]]} if names else {}
-    short |= {"-o": written["output"]} if "output" in names else {}
+    spellings = {action.dest: action.option_strings for action in parser._actions}
+    names = [name for name in PLACED if name in spellings]
+    short = {"-i": spellings[names[0]][0]} if names else {}
+    short |= {"-o": spellings["output"][0]} if "output" in names else {}
     named = [short.get(word, word) for word in argv]
-    left = [name for name in names if not set(_spellings(parser, name)) & {*map(_name, named)}]
+    given = {word.partition("=")[0] for word in named}
+    left = [name for name in names if given.isdisjoint(spellings[name])]
     found, takes = [], 0
     for word in named:
         if word.startswith("-") and len(word) > 1 and not (takes and _NUMBER.fullmatch(word)):
@@ -31,19 +32,9 @@ def with_names(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str
         elif takes:
             takes -= takes != _MANY
         elif left:
-            found.append(written[left.pop(0)])
+            found.append(spellings[left.pop(0)][0])
         found.append(word)
     return found
-
-
-def _name(word: str) -> str:
-    return word.partition("=")[0]
-
-
-def _spellings(parser: argparse.ArgumentParser, name: str) -> Iterator[str]:
-    for action in parser._actions:
-        if action.dest == name:
-            yield from action.option_strings
 
 
 def _values(parser: argparse.ArgumentParser, word: str) -> int:
@@ -51,4 +42,4 @@ def _values(parser: argparse.ArgumentParser, word: str) -> int:
     action = parser._option_string_actions.get(word)
     if action is None or action.nargs in ("+", "*"):
         return _MANY
-    return 1 if action.nargs is None else int(action.nargs) if isinstance(action.nargs, int) else 1
+    return action.nargs if isinstance(action.nargs, int) else 1

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
-from tools.cli import command_line
-from tools.cli.calls import call
+from tools.cli.command_line import Tool
 from tools.cli.job import Job
 from tools.cli.shared_help import GATE_HELP, SAMPLES_HELP
 
@@ -57,18 +55,12 @@ exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 no
 """
 
 
-def run(module: str, words: str | None, source: str, argv: Sequence[str] | None) -> int:
-    """Run a converter of models of type ``source`` ("float32" or "float16") and return its exit code."""
-    return command_line.run(command(module, words), partial(_work, source), argv)
+def converter(module: str, words: str | None, source: str) -> Tool:
+    """Return a converter of models of type ``source`` ("float32" or "float16")."""
+    return Tool(module, "convert_bf16", words, _COMMANDS, _DETAILS, _BRIEF, partial(_work, source))
 
 
 def _work(source: str, job: Job) -> int:
     from tools.options.package import convert
 
-    return convert(job.with_values(float_type=source), call)
-
-
-def command(module: str, words: str | None) -> command_line.Command:
-    """Return the command line of the tool."""
-    parser = command_line.make_parser(module, "convert_bf16", words, _COMMANDS, _DETAILS, brief=_BRIEF)
-    return command_line.Command(parser)
+    return convert(job.with_values(float_type=source))

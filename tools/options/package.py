@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from tools.cli import command_line
+from tools.cli.calls import call
 from tools.cli.job import Job
 from transforms.files.named_file import named
 from transforms.files.spelling import UsageError
@@ -25,31 +25,28 @@ _OF_ONE_MODEL = ("calibration_cache", "ranges", "export_ranges")
 """Options that name a file of one model."""
 
 
-def convert(job: Job, call: Callable[[Job], object]) -> int:
-    """Convert the model of a job, or all in its folder, by a call of the API; return the exit code.
-
-    Says why where a model has nothing to convert.
-    """
-
-    def _is_done(own: Job) -> bool:
-        try:
-            call(own)
-        except NothingToDoError as error:
-            print(error)
-            return False
-        return True
-
-    done = convert_package(job, _is_done) if Path(job.get("model")).is_dir() else _is_done(job)
+def convert(job: Job) -> int:
+    """Convert the model of a job, or all in its folder, by calls of the API; return the exit code."""
+    done = convert_package(job) if Path(job.get("model")).is_dir() else _convert(job)
     return command_line.DONE if done else command_line.NOTHING_DONE
 
 
-def convert_package(job: Job, convert: Callable[[Job], bool]) -> bool:
+def _convert(job: Job) -> bool:
+    """Convert the model of a job; return whether there was anything to do, and say why if not."""
+    try:
+        call(job)
+    except NothingToDoError as error:
+        print(error)
+        return False
+    return True
+
+
+def convert_package(job: Job) -> bool:
     """Convert every model in the folder that a job names into another; return if any was.
 
-    ``convert`` writes one model and returns whether there was anything to do; else the model is copied, as
-    are all other files. Samples of a model may lie in a folder of its name in ``data``. Raises ValueError
-    or OSError, also those of ``convert``; a folder that was made is removed then, and where no model was
-    converted.
+    A model with nothing to convert is copied, as are all other files. Samples of a model may lie in a folder
+    of its name in ``data``. Raises ValueError or OSError, also those of the API; a folder that was made is
+    removed then, and where no model was converted.
     """
     source, output = Path(job.get("model")), Path(job.get("output"))
     models = sorted(source.rglob("*.onnx"))
@@ -57,14 +54,14 @@ def convert_package(job: Job, convert: Callable[[Job], bool]) -> bool:
     is_new, done = not output.exists(), False
     output.mkdir(exist_ok=True)
     try:
-        done = _write(source, output, models, partial(_convert, job, convert))
+        done = _write(source, output, models, job)
     finally:
         if is_new and not done:
             shutil.rmtree(output, ignore_errors=True)
     return done
 
 
-def _write(source: Path, output: Path, models: Sequence[Path], convert: Callable[[Path, Path], bool]) -> bool:
+def _write(source: Path, output: Path, models: Sequence[Path], job: Job) -> bool:
     """Write all files of a package; return if a model was converted."""
     own = {model: [model, *_data_files(model)] for model in models}
     others = {Path(folder) / name for folder, _, names in os.walk(source) for name in names}
@@ -74,7 +71,7 @@ def _write(source: Path, output: Path, models: Sequence[Path], convert: Callable
         name = model.relative_to(source)
         print(f"{name}:")
         (output / name).parent.mkdir(parents=True, exist_ok=True)
-        if convert(model, output / name):
+        if _convert_one(job, model, output / name):
             done = True
         else:
             _copy(source, output, files)
@@ -82,7 +79,7 @@ def _write(source: Path, output: Path, models: Sequence[Path], convert: Callable
     return done
 
 
-def _convert(job: Job, convert: Callable[[Job], bool], model: Path, output: Path) -> bool:
+def _convert_one(job: Job, model: Path, output: Path) -> bool:
     data, encoder = job.get("data"), job.get("feeds_from")
     own = job.with_values(model=str(model), output=str(output))
     if data is not None and (data / model.stem).is_dir():
@@ -92,7 +89,7 @@ def _convert(job: Job, convert: Callable[[Job], bool], model: Path, output: Path
         pairs = [pair for pair in job.get("feeds", ()) if pair[1] in names]
         own = own.with_values(feeds=pairs or None, feeds_from=encoder if pairs or names & made else None)
     try:
-        return convert(own)
+        return _convert(own)
     except ValueError as error:
         if model.name in str(error) or isinstance(error, UsageError):
             raise
