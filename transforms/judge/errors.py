@@ -74,7 +74,7 @@ class Errors:
         return _mean(self.decibels)
 
     def at_most(self, decibels: float) -> Errors:
-        """Return errors raised in each sample to so many dB below the signal, so that less is no gain."""
+        """Return errors raised in each sample to so many dB below the signal: smaller ones gain nothing."""
         return Errors(np.maximum(self.errors, 10 ** (-decibels / 10) * self.signal), self.signal, self.count)
 
     def of_outputs(self, places: Sequence[int]) -> Errors:

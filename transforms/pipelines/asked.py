@@ -37,7 +37,7 @@ def places(work: Work) -> bool:
 def stores_tied(work: Work) -> bool:
     """Return whether embedding tables that a head also reads may be stored in int8.
 
-    The scheme quantizes weights alone, to 4 or 8 bits, and there is no target, tuning or mixed precision.
+    The scheme quantizes weights alone, to 4 or 8 bits, without a target, tuning or mixed precision.
     """
     scheme, options = work.scheme, work.options
     weight = scheme.format(scheme.weight)

@@ -15,7 +15,7 @@ from transforms.search.target import Scored
 class Part:
     """A layer that is switched: its nodes by name, the operator of the first, and the tensor to compare.
 
-    ``shown``: its output, or that of a Relu or Clip that is its only consumer: what these cut is no error.
+    ``shown``: its output, or that of a Relu or Clip that is its only consumer, which hides errors it clips.
     """
 
     name: str

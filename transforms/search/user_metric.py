@@ -90,7 +90,7 @@ class LoadedMetric:
             value = self._function([dict(sample) for sample in samples.outputs], **asked)
         except (Exception, SystemExit) as error:
             raise ValueError(f"{self.said} failed: {one_line(error)}") from error
-        # anything that is no number becomes NaN, which is refused
+        # anything but numbers becomes NaN, which is refused
         try:
             figures = np.asarray(math.nan if isinstance(value, str) else value, np.float64)
         except (TypeError, ValueError):
