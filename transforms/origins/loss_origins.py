@@ -30,7 +30,7 @@ from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions
 
 CLOSE = 8
-"""From this many layers on, the search for the fewest may be off by one."""
+"""The search for the fewest layers may return one too many for each this many."""
 
 BEGINS = 0.25
 """The share of an error from which on it begins at one layer: with less, it comes from many."""
