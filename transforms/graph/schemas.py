@@ -26,15 +26,15 @@ RANDOM = frozenset(
 """Operators that draw numbers."""
 
 _FLOAT32_BODIES = frozenset({"MeanVarianceNormalization"})
-"""Functions of other operators with constants of float32, whatever their schemas allow.
+"""Functions of other operators with float32 constants, whatever their schemas allow.
 
-The only ones of onnx that its inference refuses in float16 or bfloat16.
+The only ones of onnx that its type inference refuses in float16 or bfloat16.
 """
 
 Variables = tuple[tuple[str, ...], tuple[str, ...]]
-"""Names of the type variables of inputs and of outputs, empty for a tensor with a type of its own.
+"""Names of the type variables of inputs and outputs, empty for a tensor with a fixed type.
 
-The last of them is that of all further tensors as well.
+The last one also applies to all further tensors.
 """
 
 
@@ -55,13 +55,13 @@ def find_schema(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None
 
 
 def definition(op: str, opset: int) -> onnx.defs.OpSchema | None:
-    """Return the definition of one of ONNX's own operators in an opset, or None if there is none."""
+    """Return the definition of a standard operator in an opset, or None if there is none."""
     return find_schema(op, "", opset)
 
 
 @lru_cache(maxsize=4096)
 def changes(op: str, before: int, after: int) -> tuple[int, ...]:
-    """Return the opsets after ``before``, up to ``after``, that change an operator beyond its types."""
+    """Return the opsets after ``before``, up to ``after``, that change more of an operator than its types."""
     found = [definition(op, before), *(definition(op, opset) for opset in range(before + 1, after + 1))]
     pairs = pairwise(found)
     return tuple(
@@ -70,7 +70,7 @@ def changes(op: str, before: int, after: int) -> tuple[int, ...]:
 
 
 def _is_change(old: onnx.defs.OpSchema | None, new: onnx.defs.OpSchema) -> bool:
-    """Return whether a definition differs by more than added types from an older one, if there is one."""
+    """Return whether a definition differs from an older one, if any, by more than added types."""
     if old is None or old.since_version == new.since_version:
         return False
     return _signature(old) != _signature(new) or _loses_types(old, new)
@@ -82,7 +82,7 @@ def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
         for name, attribute in schema.attributes.items()
     }
     ends = [
-        [(one.option, one.is_homogeneous, one.min_arity) for one in parameters]
+        [(parameter.option, parameter.is_homogeneous, parameter.min_arity) for parameter in parameters]
         for parameters in (schema.inputs, schema.outputs)
     ]
     return attributes, ends, schema.deprecated
@@ -102,10 +102,10 @@ def schema(node: gs.Node, opsets: dict[str, int]) -> onnx.defs.OpSchema | None:
 def must_stay_float32(node: gs.Node, index: int, opsets: dict[str, int]) -> bool:
     """Return whether an input has to stay float32.
 
-    Either the schema names that type, as for the scales of Resize, or the input is the scale of a
-    quantization, which gives stored integers their meaning. Or its bits are read (BitCast). Or it is the
-    ratio of a Dropout, which matters in training alone: if nodes in a body compute it, ONNX Runtime 1.31
-    removes the Dropout too late to find the types of the tensors that the body captures.
+    It has to if the schema names that type, as for the scales of Resize; if it is the scale of a
+    quantization, which defines the meaning of stored integers; if its bits are read (BitCast); or if it is
+    the ratio of a Dropout, which only matters in training: if nodes in a body compute it, ONNX Runtime 1.31
+    removes the Dropout too late to infer the types of the tensors that the body captures.
     """
     found = schema(node, opsets)
     if found is None or not found.inputs:
@@ -125,16 +125,16 @@ def _is_scale(parameter: onnx.defs.OpSchema.FormalParameter, found: onnx.defs.Op
 
 
 def allows(node: gs.Node, element: int, opsets: dict[str, int]) -> bool:
-    """Return whether every float32 input and output of the node could have the element type as well.
+    """Return whether every float32 input and output of the node could also have the element type.
 
     Inputs that have to stay float32 are ignored, unless the schema ties other tensors to their type.
     """
-    found = schema(node, opsets)
-    if found is None or _shares_bound_type(node, found, opsets) or found.name in _FLOAT32_BODIES:
+    op_schema = schema(node, opsets)
+    if op_schema is None or _shares_bound_type(node, op_schema, opsets) or op_schema.name in _FLOAT32_BODIES:
         return False
     return all(
         _TYPE_STRINGS[element] in parameters[min(index, len(parameters) - 1)].types
-        for tensors, parameters in ((node.inputs, found.inputs), (node.outputs, found.outputs))
+        for tensors, parameters in ((node.inputs, op_schema.inputs), (node.outputs, op_schema.outputs))
         for index, tensor in enumerate(tensors)
         if dtypes.is_type(tensor, dtypes.FLOAT)
         and not (tensors is node.inputs and must_stay_float32(node, index, opsets))
@@ -161,20 +161,22 @@ def output_follows(node: gs.Node, output: int, inputs: list[int], opsets: dict[s
 
 
 def type_variables(schema: Any) -> Variables:
-    """Return the type variables of a schema of onnx or ONNX Runtime; none for tensors of mixed types."""
+    """Return the type variables of a schema of onnx or ONNX Runtime, empty for tensors of mixed types."""
     names = {constraint.type_param_str for constraint in schema.type_constraints}
-    own = hasattr(schema, "has_function")  # onnx's
-    type_field, alike_field = ("type_str", "is_homogeneous") if own else ("typeStr", "isHomogeneous")
+    is_onnx = hasattr(schema, "has_function")  # onnx's
+    type_field, alike_field = ("type_str", "is_homogeneous") if is_onnx else ("typeStr", "isHomogeneous")
 
     def _of(parameters: Any) -> tuple[str, ...]:
-        kinds = ((getattr(one, type_field), getattr(one, alike_field)) for one in parameters)
+        kinds = (
+            (getattr(parameter, type_field), getattr(parameter, alike_field)) for parameter in parameters
+        )
         return tuple(kind if kind in names and alike else "" for kind, alike in kinds)
 
     return _of(schema.inputs), _of(schema.outputs)
 
 
 def runtime_schema(op: str, domain: str, version: int) -> Any | None:
-    """Return ONNX Runtime's own schema of an operator; None if it has none, or does not tell them."""
+    """Return ONNX Runtime's own schema of an operator, or None if it has none or does not expose it."""
     fitting = [one for one in _of_runtime().get((domain, op), ()) if one.since_version <= version]
     return max(fitting, key=lambda one: one.since_version, default=None)
 
