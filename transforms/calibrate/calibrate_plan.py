@@ -1,4 +1,4 @@
-"""Measuring the statistics of a float model that a quantization plan needs."""
+"""Measure the statistics of a float model that a quantization plan needs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """The source of ranges: a folder, a reader or any iterable of feeds, and how it is read.
+    """The source of ranges: a folder, a reader or any iterable of feeds, and how to read it.
 
-    ``limit``: so many samples at most. ``images``: how images become inputs. ``cache``: a file that keeps
-    what was measured. ``run``: how the float model runs. ``workers`` run it, if they are given.
-    ``memory_limit``: bytes of tensors of a sample; one that has more of them at once is an error.
-    ``fitting``: brings arrays in memory into the type and rank of inputs.
-    ``decides``: whether the data are like those of the application, so that settings can be compared on them.
+    ``limit``: the most samples. ``images``: how images become inputs. ``cache``: a file of statistics.
+    ``run``: how the float model runs. ``workers`` run it, if given. ``memory_limit``: bytes of tensors of a
+    sample; more of them at once is an error. ``fitting``: converts arrays in memory to the type and rank of
+    inputs. ``decides``: whether the data resemble those of the application, so that settings can be compared
+    on them.
     """
 
     source: Source | Feeds
@@ -50,13 +50,13 @@ class CalibrationData:
         return self.source if isinstance(self.source, Feeds) else self.feeds_of(model_inputs(graph))
 
     def feeds_of(self, inputs: Sequence[ModelInput]) -> Feeds:
-        """Return the same for the inputs of a model in a session, which tell of others beside them."""
+        """Return the same for the inputs of a model in a session; errors name other inputs as well."""
         if isinstance(self.source, Feeds):
             return self.source
         return open_feeds(self.source, inputs, images=self.images, limit=self.limit, fitting=self.fitting)
 
     def repeatable(self, graph: gs.Graph) -> CalibrationData:
-        """Return data that can be taken several times."""
+        """Return data that can be iterated several times."""
         feeds = self.feeds(graph)
         if not feeds.is_repeatable:
             feeds = open_feeds([feed for _, feed in feeds], model_inputs(graph))
@@ -64,7 +64,7 @@ class CalibrationData:
 
 
 class MissingDataError(ValueError):
-    """Ranges are needed, and no data are given to measure them on."""
+    """Ranges are needed, but there are no data to measure them."""
 
 
 def calibrate_plan(
@@ -78,19 +78,19 @@ def calibrate_plan(
     means: bool = False,
     known: Collection[str] = (),
 ) -> Calibration | None:
-    """Return the statistics that a plan needs, or None, without reading data, if it needs none.
+    """Return the statistics that a plan needs; None, without reading data, if it needs none.
 
     ``halved``: with histograms, and of halves of the samples, too, whatever the scheme needs. ``folded``: of
-    each fold, too. ``most``:
-    numbers up to which histograms are made that the scheme does not need; those of a cache are always there.
-    ``means``: of channels, by which biases are corrected, too, whether or not the scheme does. ``known``:
-    tensors that are left out.
+    each fold, too. ``most``: number of values up to which histograms are made that the scheme does not need;
+    a cache always has them. ``means``: also channel means for bias correction, whether or not the scheme
+    corrects biases. ``known``: tensors to skip.
 
     Several plans, of copies of one graph, are measured together: ranges of all tensors that become integers,
-    and the mean squares by which errors of weights are weighted, which alone do not ask for data unless the
-    scheme names the method. Raises MissingDataError without data, and ValueError as
+    and the mean squares that weight errors of weights, which alone do not require data unless the scheme
+    names the method. Raises MissingDataError without data, and ValueError as
     :func:`transforms.calibrate.calibrate.calibrate` and its cache do.
     """
+    # which ranges and channel moments do the plans need?
     plans = [plan] if isinstance(plan, QuantizationPlan) else plan
     plan, scheme = plans[0], plans[0].scheme
     needed = dict.fromkeys(tensor.name for each_plan in plans for tensor in each_plan.measured())
@@ -110,6 +110,7 @@ def calibrate_plan(
         raise MissingDataError(
             f"{len(asked)} tensors need ranges, '{asked[0]}' the first, and there are no calibration data"
         )
+    # halves are compared by MSE for any format, which takes histograms
     options = replace(options_of(scheme), memory_limit=data.memory_limit)
     if options.needs_histogram:
         most = None
@@ -137,9 +138,9 @@ def _refuse_infinite(found: Calibration, graph: gs.Graph) -> None:
 
 
 def _joined_into(found: Calibration, graph: gs.Graph) -> dict[str, str]:
-    """Return the result of a Concat for each tensor that it joins and that is empty in every sample.
+    """Return, for each tensor that is empty in every sample, the result of the Concat that reads it.
 
-    What a step adds to an empty cache is what it holds later: its numbers are those of the result.
+    New tokens are appended to an empty cache, which holds them later: its numbers are those of the result.
     """
     return {
         name: str(node.outputs[0].name)

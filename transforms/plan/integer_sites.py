@@ -54,7 +54,8 @@ _RECTIFIERS = frozenset({"Relu", "Clip"})
 _RECTIFIED = frozenset({*DOT_PRODUCTS, "Add", "Sub", "Mul", "Div"})
 _PLAIN = frozenset({"Add", "Sub", "Mul", "Div"})
 """Layers that compute in float between DequantizeLinear and QuantizeLinear at no cost if the latter is
-missing: a dot product or an activation would lose its integer kernel. """
+missing: a dot product or an activation would lose its integer kernel.
+"""
 
 _OPEN_ENDS = frozenset({"Gemm", "MatMul"})
 """Layers that compute in integers even if their output stays float, where no target lists such layers."""
