@@ -96,9 +96,9 @@ class _Calls:
 
     def _overload(self, key: Key, absent: frozenset[str]) -> str:
         """Return the overload to call if some attributes of a function are absent."""
-        overload = self._overloads.get((key, absent))
-        if overload is not None:
-            return overload
+        bound = self._overloads.get((key, absent))
+        if bound is not None:
+            return bound
         function = self._functions[key]
         if absent:
             function = self._model.functions.add()
