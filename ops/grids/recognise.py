@@ -122,7 +122,7 @@ class _Lines:
 def recognise(weight: NDArray[np.floating], along: int | None = None) -> FoundGrid | None:
     """Return the grid of all blocks of a weight, or of a share of them, or None.
 
-    Of grids along several axes, the one with the fewest scales is returned; but for a matrix whose products
+    Of grids along several axes, the one with the fewest scales is returned; for a matrix whose products
     sum ``along`` an axis, the one with blocks or lines there, if it exists. None for vectors, and for
     non-finite numbers.
     """

@@ -182,9 +182,9 @@ def _pointwise(operation: Callable[..., Polynomial | None], operands: int = 1) -
     """Return the rule of a function of polynomials and the tolerance of their constants."""
 
     def _rule(reader: _Reader, node: gs.Node) -> Value | None:
-        found = [reader.value(node, index) for index in range(len(node.inputs))]
-        values = [value for value in found if value is not None]
-        if not len(values) == len(found) == operands:
+        operand_values = [reader.value(node, index) for index in range(len(node.inputs))]
+        values = [value for value in operand_values if value is not None]
+        if not len(values) == len(operand_values) == operands:
             return None
         result = operation(*(value.polynomial for value in values), reader.context.tolerance)
         return None if result is None else reader.combine(values, result)

@@ -64,7 +64,7 @@ class CalibrationData:
 
 
 class MissingDataError(ValueError):
-    """Ranges are needed, but there are no data to measure them."""
+    """Ranges are needed, and data to measure them are missing."""
 
 
 def calibrate_plan(

@@ -93,7 +93,7 @@ class HeldOutJudge:
         return Judged(every, _of(every, np.tile(self._is_held, len(every.errors) // len(self._is_held))))
 
     def figure(self, found: Judged) -> float:
-        """Return the error of the logits on held-out samples, or of all outputs if there are no logits."""
+        """Return the error of the logits on held-out samples, or of all outputs of a model without logits."""
         tokens = self._judge.reference.tokens(self._outputs) if self.can_judge else []
         return found.held.of_outputs(tokens).relative if tokens else found.relative
 

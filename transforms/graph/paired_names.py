@@ -64,7 +64,7 @@ def _words(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def _stem(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words other than directions, or all words if there are no others."""
+    """Return the words other than directions, or all words if all are directions."""
     rest = tuple(word for word in words if word not in _DIRECTIONS and word not in _CACHES)
     return rest or (("past",) if _CACHES.intersection(words) else words)
 

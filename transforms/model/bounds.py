@@ -37,7 +37,7 @@ class Bounds(NamedTuple):
     """Results of checking a file: bytes of its initializers in runs, optimizers that a session must disable.
 
     ``reread``: whether a session needs the model as returned by :func:`reread`: because of weights decoded
-    by our functions, which were not counted, sparse tensors in functions, or data behind links in the
+    by our functions, which were not counted, sparse tensors in functions, or links to data in the
     model's folder, which some versions of the runtime refuse.
     """
 

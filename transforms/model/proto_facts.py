@@ -71,7 +71,7 @@ class Facts:
         )
         try:
             return np.asarray(compute(model, [name])[name])
-        except Exception:  # the runtime's exceptions share no narrower class; there is no value then
+        except Exception:  # the runtime's exceptions share no narrower class; the value stays unknown
             return None
 
     def _collect(self, name: str, nodes: list[NodeProto]) -> bool:

@@ -87,26 +87,26 @@ def _shares(trials: Trials, places: Sequence[int], name: str) -> Float64Array:
 
 def _measured(trials: Trials, progress: Progress | None) -> tuple[list[Sums], list[Sums]]:
     """Run each layer alone; return the errors of its output, alone and with all layers quantized."""
-    model, parts = trials.model, trials.model.parts
-    alone, all_layers = [Sums() for _ in parts], [Sums() for _ in parts]
-    shown = list(dict.fromkeys(part.shown for part in parts))
+    model, layers = trials.model, trials.model.parts
+    alone, all_layers = [Sums() for _ in layers], [Sums() for _ in layers]
+    shown = list(dict.fromkeys(layer.shown for layer in layers))
     floats = []
     for feed in trials.feeds:
         plain, rounded = model.run(feed, (), shown), model.run(feed, trials.everything, shown)
         floats.append(plain)
-        for i, part in enumerate(parts):
-            _add(all_layers[i], plain, rounded, part.shown)
-    for i, part in enumerate(parts):
-        names = list(dict.fromkeys((*model.outputs, part.shown)))
+        for i, layer in enumerate(layers):
+            _add(all_layers[i], plain, rounded, layer.shown)
+    for i, layer in enumerate(layers):
+        names = list(dict.fromkeys((*model.outputs, layer.shown)))
         results = [model.run(feed, (i,), names) for feed in trials.feeds]
         trials.keep((i,), results)
         for plain, rounded in zip(floats, results, strict=True):
-            _add(alone[i], plain, rounded, part.shown)
+            _add(alone[i], plain, rounded, layer.shown)
         if progress:
-            progress(i + 1, len(parts))
+            progress(i + 1, len(layers))
     return alone, all_layers
 
 
-def _add(sums: Sums, plain: Feed, made: Feed, name: str) -> None:
-    if plain[name].shape == made[name].shape:
-        sums.add(plain[name], made[name])
+def _add(sums: Sums, plain: Feed, rounded: Feed, name: str) -> None:
+    if plain[name].shape == rounded[name].shape:
+        sums.add(plain[name], rounded[name])

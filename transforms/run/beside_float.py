@@ -100,16 +100,16 @@ def _by_operator(kernels: Sequence[Kernel]) -> Profile:
     return found
 
 
-def _lost(made: Profile, before: Profile) -> tuple[KernelTime, ...]:
+def _lost(quantized: Profile, before: Profile) -> tuple[KernelTime, ...]:
     """Return the operators that take most of what is lost, the worst first."""
     floats = defaultdict[str, float](float)
     for op, (_, seconds) in before.items():
         floats[_AS_FLOAT.get(op, op)] += seconds
     shares = defaultdict[str, float](float)
-    for op, (_, seconds) in made.items():
+    for op, (_, seconds) in quantized.items():
         shares[_AS_FLOAT.get(op, op)] += seconds
     kernels = []
-    for op, (nodes, seconds) in made.items():
+    for op, (nodes, seconds) in quantized.items():
         kind = _AS_FLOAT.get(op, op)
         part = floats[kind] * seconds / shares[kind] if shares[kind] else 0.0
         if seconds > part:

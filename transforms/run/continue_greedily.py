@@ -50,7 +50,7 @@ class GreedyWriter:
             feed = self._next(feed, written[-1], outputs)
             check_feed(self._model.inputs, feed, f"{name}, token {len(written)}")
 
-    def _next(self, feed: Feed, tokens: AnyArray, made: Mapping[str, AnyArray]) -> Feed:
+    def _next(self, feed: Feed, tokens: AnyArray, outputs: Mapping[str, AnyArray]) -> Feed:
         """Return the feed for the next tokens, [texts, 1]."""
         new = {self._ids: tokens, MASK: np.ones_like(tokens), TYPES: np.zeros_like(tokens)}
         if POSITIONS in feed:
@@ -60,7 +60,7 @@ class GreedyWriter:
             alone = self._caches and key != MASK
             array = new[key].astype(feed[key].dtype)
             grown[key] = array if alone else np.concatenate([feed[key], array], 1)
-        return grown | {fed: made[back] for fed, back in self._caches.items()}
+        return grown | {fed: outputs[back] for fed, back in self._caches.items()}
 
     def _find_logits(self, graph: gs.Graph) -> str:
         """Return the output that is not a cache and has the rank of logits; of several, the named one."""

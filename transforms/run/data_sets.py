@@ -122,7 +122,7 @@ class Room:
         self._taken = self._count = 0
 
     def take(self, size: int) -> None:
-        """Reserve the bytes of a sample; raise ValueError if there is no room."""
+        """Reserve the bytes of a sample; raise ValueError if they do not fit."""
         self._taken, self._count = self._taken + size, self._count + 1
         if self._taken > self._most:
             words = f"the first {self._count:,} samples take {self._taken:,} bytes"

@@ -131,7 +131,7 @@ def random_feeds(inputs: Sequence[ModelInput], count: int, seed: int = 0) -> Fee
     def _take() -> Iterator[tuple[str, Feed]]:
         random = np.random.default_rng(seed)
         for i in range(count):
-            yield f"random{i}", {one.name: random_array(one, random) for one in inputs}
+            yield f"random{i}", {wanted.name: random_array(wanted, random) for wanted in inputs}
 
     return Feeds(_take, inputs, count=count)
 

@@ -1,4 +1,4 @@
-"""Convert arrays of a caller that fit an input but for their type or a missing batch dimension."""
+"""Convert arrays of a caller that fit an input except for their type or a missing batch dimension."""
 
 from __future__ import annotations
 

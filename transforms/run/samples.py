@@ -65,7 +65,7 @@ class Samples:
     ) -> None:
         """List the folder, at most ``limit`` samples; ``fitting`` converts arrays to fit the inputs.
 
-        Raises OSError or ValueError if there are no samples, or no images although ``images`` is given.
+        Raises OSError or ValueError without samples, and without images if ``images`` is given.
         """
         found = find_files(folder, SAMPLE_SUFFIXES) or _of_classes(folder)
         if not found:

@@ -74,10 +74,14 @@ class Decoder:
         dtype = ELEMENTS[grid.kind.element] if grid.kind.element else kind
 
         def _of(values: AnyArray) -> AnyArray:
-            found = codes.of_values(values)
+            integers = codes.of_values(values)
             if grid.order is not None:
-                found = np.take(found, grid.order, grid.axis)
-            return (found.astype(np.int16) - middle).astype(dtype) if codes.is_signed else found.astype(dtype)
+                integers = np.take(integers, grid.order, grid.axis)
+            return (
+                (integers.astype(np.int16) - middle).astype(dtype)
+                if codes.is_signed
+                else integers.astype(dtype)
+            )
 
         return self.constant("quantized", derived(self.weight._values, _of, dtype))
 
