@@ -27,10 +27,14 @@ def nearest(name: str, legal: Iterable[str]) -> str | None:
     wanted = str(name).lower().lstrip("-")
     if len(wanted) > _LONGEST:
         return None
-    known = {one.lower().lstrip("-"): one for one in reversed(list(legal)) if len(one) <= _LONGEST}
-    likely = nlargest(_MOST, reversed(known), key=lambda one: _shared(wanted, one))
+    by_spelling = {
+        candidate.lower().lstrip("-"): candidate
+        for candidate in reversed(list(legal))
+        if len(candidate) <= _LONGEST
+    }
+    likely = nlargest(_MOST, reversed(by_spelling), key=lambda candidate: _shared(wanted, candidate))
     close = get_close_matches(wanted, likely, n=_MOST, cutoff=_NEAR)
-    return next((known[one] for one in close if _differ_little(wanted, one)), None)
+    return next((by_spelling[candidate] for candidate in close if _differ_little(wanted, candidate)), None)
 
 
 def _differ_little(name: str, other: str) -> bool:

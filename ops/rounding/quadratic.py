@@ -85,9 +85,9 @@ class OrderedHessian:
     @cached_property
     def hessian(self) -> Float64Array:
         """The matrix with the inputs in their original order."""
-        found = np.empty_like(self.matrix)
-        found[..., self.order[:, None], self.order] = self.matrix
-        return found
+        matrix = np.empty_like(self.matrix)
+        matrix[..., self.order[:, None], self.order] = self.matrix
+        return matrix
 
     def matrix_as(self, kind: np.dtype[Any]) -> FloatArray:
         """Return the matrix in float32 or float64."""
@@ -106,9 +106,9 @@ class OrderedHessian:
         """Solve hessian X = right [..., K, N], in the precision of ``right``."""
         if right.shape[-2] <= AT_ONCE:
             return np.asarray(np.linalg.solve(self.hessian, right), right.dtype)
-        found = np.empty(right.shape, right.dtype)
-        found[..., self.order, :] = self.factors.solve(right[..., self.order, :])
-        return found
+        solution = np.empty(right.shape, right.dtype)
+        solution[..., self.order, :] = self.factors.solve(right[..., self.order, :])
+        return solution
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,8 @@ class Elimination:
 
     def before(self, block: slice) -> FloatArray:
         """Return the corrections of a block's inputs by those before it: [..., B, N], to be subtracted."""
-        own = np.swapaxes(self._factor[..., : block.start, block], -1, -2)
-        return np.asarray(own @ self._change[..., : block.start, :])
+        factor = np.swapaxes(self._factor[..., : block.start, block], -1, -2)
+        return np.asarray(factor @ self._change[..., : block.start, :])
 
     def near(self, block: slice) -> FloatArray:
         """Return the factor [..., B, B] between the inputs of a block."""

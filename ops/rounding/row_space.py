@@ -82,16 +82,16 @@ class RowQuadratic(Objective):
     def row_errors(self, weights: Float64Array) -> Float64Array:
         """Return the error of each output's weights: [..., N, 1]."""
         difference = weights - self.target
-        made = difference @ np.swapaxes(self.rows, -1, -2)
-        squares = (np.square(part).sum(-1, keepdims=True) for part in (made, difference))
+        outputs = difference @ np.swapaxes(self.rows, -1, -2)
+        squares = (np.square(part).sum(-1, keepdims=True) for part in (outputs, difference))
         return np.asarray(next(squares) + self.amount * next(squares))
 
     def of_outputs(self, part: slice) -> RowQuadratic:
         """As in :class:`ops.rounding.quadratic.Quadratic`; the factors are computed once."""
         shared = {"order": self.order, "ordered_rows": self.ordered_rows, "factors": self.factors}
-        found = replace(self, target=self.target[..., part, :])
-        vars(found).update(shared)
-        return found
+        form = replace(self, target=self.target[..., part, :])
+        vars(form).update(shared)
+        return form
 
     def elimination(self, outputs: int) -> RowElimination:
         """Return GPTQ's corrections of later inputs, for so many outputs."""
@@ -156,13 +156,13 @@ class RowDescent:
 
     def slope(self, block: slice) -> Float64Array:
         """As in Descent."""
-        made = np.swapaxes(self._rows[..., block], -1, -2) @ self._errors
-        return np.asarray(made + self._amount * self._difference[..., block, :])
+        product = np.swapaxes(self._rows[..., block], -1, -2) @ self._errors
+        return np.asarray(product + self._amount * self._difference[..., block, :])
 
     def near(self, block: slice) -> Float64Array:
         """As in Descent."""
-        own = self._rows[..., block]
-        return np.asarray(np.swapaxes(own, -1, -2) @ own + self._amount * np.eye(own.shape[-1]))
+        columns = self._rows[..., block]
+        return np.asarray(np.swapaxes(columns, -1, -2) @ columns + self._amount * np.eye(columns.shape[-1]))
 
     def add(self, block: slice, change: Float64Array) -> None:
         """As in Descent."""

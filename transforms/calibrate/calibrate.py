@@ -155,24 +155,24 @@ class _Parts:
 
 def _merged_histogram(parts: Iterable[RangeStats]) -> Histogram | None:
     """Return the merged histogram of several parts, or None if there are none."""
-    found = [part.histogram for part in parts if part.histogram]
-    if not found:
+    histograms = [part.histogram for part in parts if part.histogram]
+    if not histograms:
         return None
-    whole = Histogram()
-    for histogram in found:
-        whole.merge(histogram)
-    return whole
+    merged = Histogram()
+    for histogram in histograms:
+        merged.merge(histogram)
+    return merged
 
 
 def _count(observed: Statistics) -> int:
-    return sum(one.count for one in observed.values())
+    return sum(statistics.count for statistics in observed.values())
 
 
 def limit(graph: gs.Graph, *parts: Statistics) -> None:
     """Set the value limits of tensors in several statistics of a graph's tensors."""
-    known, before = walk.tensors(graph), dict[int, Limits]()
+    tensors, before = walk.tensors(graph), dict[int, Limits]()
     for name in parts[0]:
-        limits = limits_of(known[name], before)
+        limits = limits_of(tensors[name], before)
         for part in parts:
             part[name].limits = limits
 
@@ -268,9 +268,11 @@ def _open(folder: str) -> SampleStatistics:
     return SampleStatistics(graph, wanted, options, run)
 
 
-def _merge(found: RangeStats, into: Iterable[RangeStats], options: CalibrationOptions, place: str) -> None:
+def _merge(
+    sample_stats: RangeStats, into: Iterable[RangeStats], options: CalibrationOptions, place: str
+) -> None:
     try:
-        for whole in into:
-            whole.merge(found, options.averaging_constant)
+        for target in into:
+            target.merge(sample_stats, options.averaging_constant)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from error

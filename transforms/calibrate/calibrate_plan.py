@@ -129,15 +129,15 @@ def calibrate_plan(
     return calibration.with_empty(_joined_into(calibration, plan.graph))
 
 
-def _refuse_infinite(found: Calibration, graph: gs.Graph) -> None:
+def _refuse_infinite(calibration: Calibration, graph: gs.Graph) -> None:
     """Raise ValueError for an output of a model without a finite number in any sample."""
     for tensor in graph.outputs:
-        one = found.observed.get(tensor.name)
-        if one is not None and one.is_empty and one.count:
+        statistics = calibration.observed.get(tensor.name)
+        if statistics is not None and statistics.is_empty and statistics.count:
             raise ValueError(f"tensor '{tensor.name}' has no range: no sample has a finite number in it")
 
 
-def _joined_into(found: Calibration, graph: gs.Graph) -> dict[str, str]:
+def _joined_into(calibration: Calibration, graph: gs.Graph) -> dict[str, str]:
     """Return, for each tensor that is empty in every sample, the result of the Concat that reads it.
 
     New tokens are appended to an empty cache, which holds them later: its numbers are those of the result.
@@ -147,7 +147,7 @@ def _joined_into(found: Calibration, graph: gs.Graph) -> dict[str, str]:
         for node in graph.nodes
         if node.op == "Concat"
         for name in (str(tensor.name) for tensor in node.inputs)
-        if name in found.observed and not found.observed[name].count
+        if name in calibration.observed and not calibration.observed[name].count
     }
 
 

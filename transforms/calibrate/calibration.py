@@ -94,7 +94,7 @@ class Calibration:
     @property
     def has_histograms(self) -> bool:
         """Whether statistics suffice for methods that need more than the lowest and highest numbers."""
-        return all(one.histogram is not None for one in self.observed.values())
+        return all(statistics.histogram is not None for statistics in self.observed.values())
 
     def numbers(self, name: str) -> float:
         """Return the number of values of a tensor over all samples."""
@@ -103,7 +103,7 @@ class Calibration:
     @property
     def samples(self) -> int:
         """The largest number of samples in which a tensor had values; at least 1."""
-        return max([1, *(one.ends.count for one in self.observed.values())])
+        return max([1, *(statistics.ends.count for statistics in self.observed.values())])
 
     def half(self, number: int, options: CalibrationOptions) -> Calibration:
         """Return the calibration on every second sample, from the first (0) or the second (1) on.
@@ -119,14 +119,14 @@ class Calibration:
 
         A tensor without values in these samples has the statistics of all.
         """
-        others = [part for place, part in enumerate(self.folds) if place != number]
-        found = {name: joined([part[name] for part in others]) for name in self.observed}
-        empty = {name: self.observed[name] for name, one in found.items() if one.is_empty}
-        return Calibration(self.options, {**found, **empty})
+        rest = [part for place, part in enumerate(self.folds) if place != number]
+        merged = {name: joined([part[name] for part in rest]) for name in self.observed}
+        empty = {name: self.observed[name] for name, statistics in merged.items() if statistics.is_empty}
+        return Calibration(self.options, {**merged, **empty})
 
     def _in_half(self, name: str, number: int) -> RangeStats:
-        found = self.halves[number][name]
-        return self.observed[name] if found.is_empty else found
+        statistics = self.halves[number][name]
+        return self.observed[name] if statistics.is_empty else statistics
 
     def halves_differ(self, names: Iterable[str]) -> bool:
         """Return whether the common range of some tensors differs between halves, by 1 percent at either end.
@@ -135,8 +135,8 @@ class Calibration:
         """
         names = [name for name in names if name in self.observed]
         halves = [[self._in_half(name, half) for name in names] for half in range(2)]
-        lows = sorted(max(max(-one.low, 0.0) for one in half) for half in halves)
-        highs = sorted(max(max(one.high, 0.0) for one in half) for half in halves)
+        lows = sorted(max(max(-statistics.low, 0.0) for statistics in half) for half in halves)
+        highs = sorted(max(max(statistics.high, 0.0) for statistics in half) for half in halves)
         return lows[0] < _ALIKE * lows[1] or highs[0] < _ALIKE * highs[1]
 
     def range(self, name: str, format: Format, *, symmetric: bool) -> tuple[float, float]:
@@ -162,11 +162,15 @@ class Calibration:
     @property
     def holding_nan(self) -> set[str]:
         """The names of the tensors that held NaN in a sample."""
-        return {name for name, one in self.observed.items() if one.has_nan}
+        return {name for name, statistics in self.observed.items() if statistics.has_nan}
 
     def extremes(self) -> dict[str, tuple[float, float]]:
         """Return the lowest and the highest number of each tensor with observed numbers."""
-        return {name: (one.low, one.high) for name, one in self.observed.items() if not one.is_empty}
+        return {
+            name: (statistics.low, statistics.high)
+            for name, statistics in self.observed.items()
+            if not statistics.is_empty
+        }
 
     def means(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
         """Return the mean of each channel along those axes of tensors whose moments were measured."""

@@ -37,6 +37,6 @@ def _has_answer(tensor: gs.Tensor) -> bool:
     while node is not None and node.op in _MOVES:
         node = walk.producer(node.inputs[0])
     if node is not None and node.op == "Add":
-        makers = (walk.producer(one) for one in node.inputs)
+        makers = (walk.producer(operand) for operand in node.inputs)
         return any(maker is not None and is_dot_product(maker) for maker in makers)
     return node is not None and (node.op in _CHOOSING or is_dot_product(node))

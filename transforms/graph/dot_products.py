@@ -119,7 +119,7 @@ def products_behind(tensors: Iterable[gs.Tensor], between: Collection[str]) -> d
     tensors = list(tensors)
     passed = walk.makers(tensors, lambda node: onnx_op(node) in between)
     read = [tensor for node in passed.values() for tensor in walk.computed_inputs(node)]
-    first = {id(node): node for one in (*tensors, *read) if (node := walk.producer(one)) is not None}
+    first = {id(node): node for start in (*tensors, *read) if (node := walk.producer(start)) is not None}
     return {key: node for key, node in first.items() if is_dot_product(node)}
 
 

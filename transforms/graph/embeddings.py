@@ -54,7 +54,7 @@ def heads(node: gs.Node, table: gs.Tensor) -> list[gs.Node]:
 def _is_factor(node: gs.Node, tensor: gs.Tensor) -> bool:
     """Return whether a tensor is only the second factor of a product."""
     is_product = onnx_op(node) in ("MatMul", "Gemm")
-    return is_product and [i for i, one in enumerate(node.inputs) if one is tensor] == [1]
+    return is_product and [i for i, operand in enumerate(node.inputs) if operand is tensor] == [1]
 
 
 def is_table(tensor: gs.Tensor) -> bool:
@@ -84,9 +84,9 @@ def is_tied(tensor: gs.Tensor) -> bool:
 
 def tables(graph: gs.Graph) -> list[gs.Constant]:
     """Return the tied tables of a model and its largest table, in the order of first use."""
-    found = [tensor for tensor in walk.constants(graph) if is_table(tensor)]
-    largest = max(found, key=lambda tensor: tensor.shape[0] * tensor.shape[1], default=None)
-    return [tensor for tensor in found if tensor is largest or is_tied(tensor)]
+    candidates = [tensor for tensor in walk.constants(graph) if is_table(tensor)]
+    largest = max(candidates, key=lambda tensor: tensor.shape[0] * tensor.shape[1], default=None)
+    return [tensor for tensor in candidates if tensor is largest or is_tied(tensor)]
 
 
 def readers(graph: gs.Graph) -> list[gs.Node]:
@@ -154,7 +154,7 @@ def _rotates(node: gs.Node) -> bool:
 def _last_product(tensor: gs.Tensor) -> gs.Node | None:
     """Return the dot product or MatMulNBits that computes an output, before a bias, factor or limit."""
     node = walk.producer(tensor)
-    for step in walk.steps_to(tensor, lambda one: one.op in _BETWEEN):
+    for step in walk.steps_to(tensor, lambda candidate: candidate.op in _BETWEEN):
         node = walk.producer(walk.computed_inputs(step)[0])
     is_product = node is not None and (node.op == MATMUL_NBITS or is_dot_product(node))
     return node if is_product else None

@@ -60,9 +60,11 @@ def judged_tensors(
     computes all of that. ``known``: names of the other model's tensors. ``shapes``: those of the graph, if
     already computed.
     """
-    found = shapes or NumberShapes(graph)
+    number_shapes = shapes or NumberShapes(graph)
     return {
-        str(tensor.name): found.sources(tensor, known) if found.is_shaped(tensor) else [str(tensor.name)]
+        str(tensor.name): number_shapes.sources(tensor, known)
+        if number_shapes.is_shaped(tensor)
+        else [str(tensor.name)]
         for tensor in graph.outputs
     }
 
@@ -99,8 +101,8 @@ class NumberShapes:
     @property
     def names(self) -> frozenset[str]:
         """The names of tensors of the main graph whose shapes depend on numbers."""
-        made = (tensor for node in self._graph.nodes for tensor in node.outputs)
-        return frozenset(str(tensor.name) for tensor in made if id(tensor) in self._shaped)
+        computed = (tensor for node in self._graph.nodes for tensor in node.outputs)
+        return frozenset(str(tensor.name) for tensor in computed if id(tensor) in self._shaped)
 
     def is_shaped(self, tensor: gs.Tensor) -> bool:
         """Return whether the shape of a tensor depends on numbers."""
@@ -114,7 +116,7 @@ class NumberShapes:
         makers = walk.makers([tensor], lambda _: True).values()
         return any(
             any(True for _ in walk.bodies(node))
-            or (node.op in _COUNTING and any(id(one) in self._valued for one in node.inputs))
+            or (node.op in _COUNTING and any(id(operand) in self._valued for operand in node.inputs))
             for node in makers
         )
 
@@ -145,7 +147,7 @@ class NumberShapes:
 
     def _follow_without_decided(self, nodes: Sequence[gs.Node]) -> None:
         """Follow numbers again, in a graph where float layers decide lengths."""
-        marks = Marks(_lengths_of, lambda one: id(one) in self._valued, self.is_shaped, self._is_length)
+        marks = Marks(_lengths_of, lambda tensor: id(tensor) in self._valued, self.is_shaped, self._is_length)
         self.decided = decided_lengths(self._graph, marks)
         if self.decided.tensors:
             self._valued, self._shaped, self._lengths = set(), set(), set(self.decided.tensors)

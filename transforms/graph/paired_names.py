@@ -55,11 +55,11 @@ def belong_together(fed: str, back: str) -> bool:
 @lru_cache(maxsize=1024)
 def _words(name: str) -> tuple[str, ...]:
     """Return the words and numbers of a name in lower case, also of ``hN``, ``h0`` and ``hn``."""
-    found: list[str] = []
+    words: list[str] = []
     for word in _WORDS.findall(_KEY_VALUES.sub(r"\1", name)):
         small = word.lower()
-        found += small if _LETTER_OF_STEP.fullmatch(small) and small not in _DIRECTIONS else [small]
-    return tuple(found)
+        words += small if _LETTER_OF_STEP.fullmatch(small) and small not in _DIRECTIONS else [small]
+    return tuple(words)
 
 
 @lru_cache(maxsize=1024)

@@ -57,5 +57,5 @@ def sizes_of(kind: onnx.TypeProto.Tensor) -> list[int | None] | None:
 def fixed_sizes(kind: onnx.TypeProto.Tensor) -> list[int] | None:
     """Return the sizes of a tensor; None unless all are known."""
     sizes = sizes_of(kind)
-    known = [size for size in sizes or () if size is not None and size >= 0]
-    return None if sizes is None or len(known) < len(sizes) else known
+    fixed = [size for size in sizes or () if size is not None and size >= 0]
+    return None if sizes is None or len(fixed) < len(sizes) else fixed

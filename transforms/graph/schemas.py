@@ -41,8 +41,8 @@ The last one also applies to all further tensors.
 def versions(graph: gs.Graph) -> dict[str, int]:
     """Return the operator-set version of each domain that the model imports."""
     walk.check_graph(graph)
-    found = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in graph.import_domains or ()}
-    return {"": graph.opset, **found}
+    imported = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in graph.import_domains or ()}
+    return {"": graph.opset, **imported}
 
 
 @lru_cache(maxsize=4096)
@@ -62,8 +62,8 @@ def definition(op: str, opset: int) -> onnx.defs.OpSchema | None:
 @lru_cache(maxsize=4096)
 def changes(op: str, before: int, after: int) -> tuple[int, ...]:
     """Return the opsets after ``before``, up to ``after``, that change more of an operator than its types."""
-    found = [definition(op, before), *(definition(op, opset) for opset in range(before + 1, after + 1))]
-    pairs = pairwise(found)
+    definitions = [definition(op, before), *(definition(op, opset) for opset in range(before + 1, after + 1))]
+    pairs = pairwise(definitions)
     return tuple(
         new.since_version for old, new in pairs if new is not None and new != old and _is_change(old, new)
     )
@@ -107,21 +107,21 @@ def must_stay_float32(node: gs.Node, index: int, opsets: dict[str, int]) -> bool
     the ratio of a Dropout, which only matters in training: if nodes in a body compute it, ONNX Runtime 1.31
     removes the Dropout too late to infer the types of the tensors that the body captures.
     """
-    found = schema(node, opsets)
-    if found is None or not found.inputs:
+    op_schema = schema(node, opsets)
+    if op_schema is None or not op_schema.inputs:
         return False
-    if found.name == "BitCast" or _is_ratio(found, index):
+    if op_schema.name == "BitCast" or _is_ratio(op_schema, index):
         return True
-    parameter = found.inputs[min(index, len(found.inputs) - 1)]
-    return parameter.type_str == _TYPE_STRINGS[dtypes.FLOAT] or _is_scale(parameter, found)
+    parameter = op_schema.inputs[min(index, len(op_schema.inputs) - 1)]
+    return parameter.type_str == _TYPE_STRINGS[dtypes.FLOAT] or _is_scale(parameter, op_schema)
 
 
-def _is_ratio(found: onnx.defs.OpSchema, index: int) -> bool:
-    return found.name == "Dropout" and index == 1
+def _is_ratio(op_schema: onnx.defs.OpSchema, index: int) -> bool:
+    return op_schema.name == "Dropout" and index == 1
 
 
-def _is_scale(parameter: onnx.defs.OpSchema.FormalParameter, found: onnx.defs.OpSchema) -> bool:
-    return parameter.name.endswith("scale") and any(p.name.endswith("zero_point") for p in found.inputs)
+def _is_scale(parameter: onnx.defs.OpSchema.FormalParameter, op_schema: onnx.defs.OpSchema) -> bool:
+    return parameter.name.endswith("scale") and any(p.name.endswith("zero_point") for p in op_schema.inputs)
 
 
 def allows(node: gs.Node, element: int, opsets: dict[str, int]) -> bool:
@@ -141,23 +141,23 @@ def allows(node: gs.Node, element: int, opsets: dict[str, int]) -> bool:
     )
 
 
-def _shares_bound_type(node: gs.Node, found: onnx.defs.OpSchema, opsets: dict[str, int]) -> bool:
+def _shares_bound_type(node: gs.Node, op_schema: onnx.defs.OpSchema, opsets: dict[str, int]) -> bool:
     """Return whether a type variable of the schema also covers an input that has to stay float32."""
-    variables = {constraint.type_param_str for constraint in found.type_constraints}
+    variables = {constraint.type_param_str for constraint in op_schema.type_constraints}
     return any(
-        found.inputs[min(index, len(found.inputs) - 1)].type_str in variables
+        op_schema.inputs[min(index, len(op_schema.inputs) - 1)].type_str in variables
         for index in range(len(node.inputs))
-        if must_stay_float32(node, index, opsets) and not _is_ratio(found, index)
+        if must_stay_float32(node, index, opsets) and not _is_ratio(op_schema, index)
     )
 
 
 def output_follows(node: gs.Node, output: int, inputs: list[int], opsets: dict[str, int]) -> bool:
     """Return whether an output has, by the schema, the type of one of the inputs with the indices given."""
-    found = schema(node, opsets)
-    if found is None:
+    op_schema = schema(node, opsets)
+    if op_schema is None:
         return False
-    kind = found.outputs[min(output, len(found.outputs) - 1)].type_str
-    return any(found.inputs[min(index, len(found.inputs) - 1)].type_str == kind for index in inputs)
+    kind = op_schema.outputs[min(output, len(op_schema.outputs) - 1)].type_str
+    return any(op_schema.inputs[min(index, len(op_schema.inputs) - 1)].type_str == kind for index in inputs)
 
 
 def type_variables(schema: Any) -> Variables:
@@ -177,13 +177,15 @@ def type_variables(schema: Any) -> Variables:
 
 def runtime_schema(op: str, domain: str, version: int) -> Any | None:
     """Return ONNX Runtime's own schema of an operator, or None if it has none or does not expose it."""
-    fitting = [one for one in _of_runtime().get((domain, op), ()) if one.since_version <= version]
-    return max(fitting, key=lambda one: one.since_version, default=None)
+    fitting = [
+        op_schema for op_schema in _of_runtime().get((domain, op), ()) if op_schema.since_version <= version
+    ]
+    return max(fitting, key=lambda op_schema: op_schema.since_version, default=None)
 
 
 @lru_cache(maxsize=1)
 def _of_runtime() -> dict[tuple[str, str], list[Any]]:
     schemas: dict[tuple[str, str], list[Any]] = {}
-    for one in getattr(runtime, "get_all_operator_schema", list)():
-        schemas.setdefault((one.domain, one.name), []).append(one)
+    for op_schema in getattr(runtime, "get_all_operator_schema", list)():
+        schemas.setdefault((op_schema.domain, op_schema.name), []).append(op_schema)
     return schemas

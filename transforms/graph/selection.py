@@ -203,7 +203,11 @@ def counterparts(graph: gs.Graph, other: gs.Graph) -> dict[int, list[gs.Node]]:
         for mark in marks:
             places.setdefault(mark, []).append(node)
     return {
-        id(node): list({id(one): one for mark in sorted(marks) for one in places.get(mark, ())}.values())
+        id(node): list(
+            {
+                id(candidate): candidate for mark in sorted(marks) for candidate in places.get(mark, ())
+            }.values()
+        )
         for node, marks in marked_nodes(graph)
     }
 

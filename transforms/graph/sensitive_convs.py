@@ -41,14 +41,14 @@ def _without_others(
     layers: Iterable[gs.Node], nodes: Iterable[gs.Node], *, backwards: bool = False
 ) -> Iterator[gs.Node]:
     """Yield layers without another one before them, or after them, in the order of the nodes."""
-    known, reached = {id(node) for node in layers}, set[int]()
+    layer_ids, reached = {id(node) for node in layers}, set[int]()
     for node in nodes:
-        read, made = (node.outputs, node.inputs) if backwards else (node.inputs, node.outputs)
+        read, written = (node.outputs, node.inputs) if backwards else (node.inputs, node.outputs)
         is_behind = any(id(tensor) in reached for tensor in read)
-        if id(node) in known and not is_behind:
+        if id(node) in layer_ids and not is_behind:
             yield node
-        if is_behind or id(node) in known:
-            reached.update(id(tensor) for tensor in made)
+        if is_behind or id(node) in layer_ids:
+            reached.update(id(tensor) for tensor in written)
 
 
 def _is_depthwise(node: gs.Node) -> bool:

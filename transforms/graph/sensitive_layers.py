@@ -43,7 +43,7 @@ def sensitive_layers(graph: gs.Graph) -> list[gs.Node]:
     feed-forward blocks in the first and last eighth and in every third layer between. Empty for a graph
     without attention.
     """
-    values = [node for one in walk.graphs(graph) for node in _values(one)]
+    values = [node for inner in walk.graphs(graph) for node in _values(inner)]
     if not values:
         return []
     nodes = list(walk.nodes(graph))
@@ -95,8 +95,10 @@ def _values(graph: gs.Graph) -> Iterable[gs.Node]:
 def _is_of_shares(tensor: gs.Tensor) -> bool:
     """Return whether a tensor has attention weights, from a Softmax."""
     passed = walk.makers([tensor], lambda node: onnx_op(node) in _OF_SHARES)
-    ends = [tensor, *(one for node in passed.values() for one in node.inputs)]
-    return any((made := walk.producer(one)) is not None and onnx_op(made) in _SHARES for one in ends)
+    ends = [tensor, *(operand for node in passed.values() for operand in node.inputs)]
+    return any(
+        (maker := walk.producer(operand)) is not None and onnx_op(maker) in _SHARES for operand in ends
+    )
 
 
 def _is_second(node: gs.Node) -> bool:
@@ -108,5 +110,7 @@ def _is_second(node: gs.Node) -> bool:
     size = weight_size(node)
     if size is None:
         return False
-    first = [weight_size(one) for one in products_behind(node.inputs[:1], _INNER).values()]
-    return bool(first) and all(own is not None and own[0] == size[1] and own[1] >= size[0] for own in first)
+    first = [weight_size(product) for product in products_behind(node.inputs[:1], _INNER).values()]
+    return bool(first) and all(
+        earlier is not None and earlier[0] == size[1] and earlier[1] >= size[0] for earlier in first
+    )

@@ -36,9 +36,9 @@ def size(tensor: gs.Tensor, axis: int) -> int | None:
     The size of the last axis is also deduced from weights and biases if shape inference fails.
     """
     shape = shape_of(tensor)
-    found = shape[axis] if shape is not None and len(shape) >= -axis else None
-    if isinstance(found, int):
-        return found
+    declared = shape[axis] if shape is not None and len(shape) >= -axis else None
+    if isinstance(declared, int):
+        return declared
     return _last_size(tensor, _DEPTH) if axis == -1 else None
 
 

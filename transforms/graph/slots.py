@@ -91,9 +91,9 @@ class Spread:
         self._after: dict[int, list[gs.Tensor]] = {}
         self._before: dict[int, list[gs.Tensor]] = {}
         for node in walk.nodes(graph):
-            for given, read in passed_on(node):
-                self._after.setdefault(id(given), []).append(read)
-                self._before.setdefault(id(read), []).append(given)
+            for outer, read in passed_on(node):
+                self._after.setdefault(id(outer), []).append(read)
+                self._before.setdefault(id(read), []).append(outer)
 
     def onwards(self, sources: Iterable[gs.Tensor]) -> dict[int, gs.Tensor]:
         """Return the tensors, by id, that values of the sources reach, including the sources."""
@@ -105,23 +105,23 @@ class Spread:
 
     def _next(self, tensor: gs.Tensor) -> list[gs.Tensor]:
         carried = (node.outputs for node, index in walk.uses(tensor) if self._carries(node, index))
-        return [*self._after.get(id(tensor), ()), *(made for outputs in carried for made in outputs)]
+        return [*self._after.get(id(tensor), ()), *(output for outputs in carried for output in outputs)]
 
     def _last(self, tensor: gs.Tensor) -> list[gs.Tensor]:
         node = walk.producer(tensor)
         read = enumerate(node.inputs) if node is not None else ()
-        carried = [one for index, one in read if node is not None and self._carries(node, index)]
+        carried = [source for index, source in read if node is not None and self._carries(node, index)]
         return [*self._before.get(id(tensor), ()), *carried]
 
 
 def _reach(
-    starts: Iterable[gs.Tensor], others: Callable[[gs.Tensor], Iterable[gs.Tensor]]
+    starts: Iterable[gs.Tensor], neighbours: Callable[[gs.Tensor], Iterable[gs.Tensor]]
 ) -> dict[int, gs.Tensor]:
-    found: dict[int, gs.Tensor] = {}
+    reached: dict[int, gs.Tensor] = {}
     waiting = list(starts)
     while waiting:
         tensor = waiting.pop()
-        if id(tensor) not in found:
-            found[id(tensor)] = tensor
-            waiting += others(tensor)
-    return found
+        if id(tensor) not in reached:
+            reached[id(tensor)] = tensor
+            waiting += neighbours(tensor)
+    return reached

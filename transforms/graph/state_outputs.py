@@ -148,11 +148,11 @@ def _fitting(graph: gs.Graph) -> list[_Pair]:
     """Return all pairs of an input and an output that fit, the most certain first."""
     from transforms.graph.carried_states import carried_inputs
 
-    found: list[_Pair] = []
+    pairs: list[_Pair] = []
     for back in graph.outputs:
-        carried = {id(one) for one in carried_inputs(back)}
-        found += [pair for one in graph.inputs if (pair := _pair(one, back, carried)) is not None]
-    return sorted(found, key=lambda pair: pair.rank, reverse=True)
+        carried = {id(tensor) for tensor in carried_inputs(back)}
+        pairs += [pair for fed in graph.inputs if (pair := _pair(fed, back, carried)) is not None]
+    return sorted(pairs, key=lambda pair: pair.rank, reverse=True)
 
 
 def _clear(pairs: Sequence[_Pair], named: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -202,13 +202,13 @@ def _is_alone(pair: _Pair, rest: Sequence[_Pair], graph: gs.Graph, *, is_known: 
 
     Neither end is in another pair of at least the same likeness, and names or nodes show that they belong
     together."""
-    others = [one for one in rest if (one.fed == pair.fed) != (one.back == pair.back)]
-    if any(one.likeness >= pair.likeness for one in others):
+    rivals = [rival for rival in rest if (rival.fed == pair.fed) != (rival.back == pair.back)]
+    if any(rival.likeness >= pair.likeness for rival in rivals):
         return False
     if not is_known and not any(_NAMES.search(_spaced(name)) for name in (pair.fed, pair.back)):
         return False
-    (back,) = (one for one in graph.outputs if one.name == pair.back)
-    (fed,) = (one for one in graph.inputs if one.name == pair.fed)
+    (back,) = (tensor for tensor in graph.outputs if tensor.name == pair.back)
+    (fed,) = (tensor for tensor in graph.inputs if tensor.name == pair.fed)
     return bool(pair.likeness) or id(fed) in walk.ancestors(back)
 
 
@@ -217,7 +217,7 @@ def _spaced(name: str) -> str:
 
 
 def _why_unpaired(name: str, able: Sequence[_Pair], pairs: Mapping[str, str]) -> str:
-    fits = [one.back for one in able if one.fed == name and one.back not in pairs.values()]
+    fits = [pair.back for pair in able if pair.fed == name and pair.back not in pairs.values()]
     why = f"{some_names(fits)} may be" if fits else "none left has its type and shape"
     return (
         f"the samples have no array for input '{name}', and no output is known to be its state "
@@ -226,7 +226,7 @@ def _why_unpaired(name: str, able: Sequence[_Pair], pairs: Mapping[str, str]) ->
 
 
 def _why_none(able: Sequence[_Pair], held: Collection[str]) -> str:
-    both = [one for one in able if one.fed in held and one.is_clear]
+    both = [pair for pair in able if pair.fed in held and pair.is_clear]
     if not both:
         return f"no output of the model is known to be a state: {spelled(_SAY)}"
     fed, back = both[0].fed, both[0].back

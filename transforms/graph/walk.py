@@ -14,10 +14,10 @@ def check_graph(graph: object) -> None:
     if isinstance(graph, gs.Graph):
         return
     is_path = isinstance(graph, str | PathLike)
-    given = f"the path '{graph}'" if is_path else f"a {type(graph).__name__}"
+    description = f"the path '{graph}'" if is_path else f"a {type(graph).__name__}"
     is_model = is_path or type(graph).__name__ == "ModelProto"
     hint = ": load it with transforms.model_io.load" if is_model else ""
-    raise TypeError(f"a graph of onnx_graphsurgeon is needed, not {given}{hint}")
+    raise TypeError(f"a graph of onnx_graphsurgeon is needed, not {description}{hint}")
 
 
 def reaches(graph: gs.Graph, opset: int, module: str) -> bool:
@@ -51,10 +51,10 @@ def nodes(graph: gs.Graph) -> Iterator[gs.Node]:
 
 def tensors(graph: gs.Graph) -> dict[str, gs.Tensor]:
     """Return the tensors of a graph by name, inputs first, the others in the order of their nodes."""
-    found = {tensor.name: tensor for tensor in graph.inputs}
+    by_name = {tensor.name: tensor for tensor in graph.inputs}
     for node in graph.nodes:
-        found |= {t.name: t for t in (*node.inputs, *node.outputs) if t.name}
-    return found | {tensor.name: tensor for tensor in graph.outputs}
+        by_name |= {t.name: t for t in (*node.inputs, *node.outputs) if t.name}
+    return by_name | {tensor.name: tensor for tensor in graph.outputs}
 
 
 def constants(graph: gs.Graph) -> Iterator[gs.Constant]:
@@ -79,8 +79,8 @@ def constant_owners(graph: gs.Graph) -> dict[int, gs.Graph]:
         inner = path[-1]
         for tensor in (*(t for node in inner.nodes for t in node.inputs), *inner.outputs):
             if isinstance(tensor, gs.Constant):
-                known = paths.get(id(tensor))
-                paths[id(tensor)] = path if known is None else _common(known, path)
+                enclosing = paths.get(id(tensor))
+                paths[id(tensor)] = path if enclosing is None else _common(enclosing, path)
     return {key: path[-1] for key, path in paths.items()}
 
 
@@ -142,14 +142,14 @@ def way_to(
 
 def makers(tensors: Iterable[gs.Tensor], passes: Callable[[gs.Node], bool]) -> dict[int, gs.Node]:
     """Return the nodes that compute some tensors, by id, back to nodes that do not pass, without these."""
-    found: dict[int, gs.Node] = {}
+    passed: dict[int, gs.Node] = {}
     waiting = list(tensors)
     while waiting:
         node = producer(waiting.pop())
-        if node is not None and id(node) not in found and passes(node):
-            found[id(node)] = node
+        if node is not None and id(node) not in passed and passes(node):
+            passed[id(node)] = node
             waiting += node.inputs
-    return found
+    return passed
 
 
 def steps_to(tensor: gs.Tensor, passes: Callable[[gs.Node], bool]) -> Iterator[gs.Node]:
@@ -167,16 +167,16 @@ def ancestors(tensor: gs.Tensor) -> set[int]:
     seen, waiting = set[int](), [tensor]
     while waiting:
         for node in waiting.pop().inputs:
-            ends = (one for body in bodies(node) for inner in graphs(body) for one in inner.outputs)
-            new = [one for one in (*reads(node), *ends) if id(one) not in seen]
-            seen.update(id(one) for one in new)
+            ends = (output for body in bodies(node) for inner in graphs(body) for output in inner.outputs)
+            new = [read for read in (*reads(node), *ends) if id(read) not in seen]
+            seen.update(id(read) for read in new)
             waiting += new
     return seen
 
 
 def computed_inputs(node: gs.Node) -> list[gs.Tensor]:
     """Return the inputs of a node that are not constants."""
-    return [one for one in node.inputs if not is_given(one)]
+    return [tensor for tensor in node.inputs if not is_given(tensor)]
 
 
 def reads(node: gs.Node) -> Iterator[gs.Tensor]:

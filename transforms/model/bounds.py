@@ -155,18 +155,18 @@ def unsafe_optimizers(graph: onnx.GraphProto) -> list[str]:
     Sizes are the declared and inferred ones: a size that is 0 only at run time does no harm.
     """
     graphs = list(each_graph(graph))
-    found = [_RESHAPES_WRONGLY] if any(0 in shape for inner in graphs for shape in _shapes(inner)) else []
+    unsafe = [_RESHAPES_WRONGLY] if any(0 in shape for inner in graphs for shape in _shapes(inner)) else []
     has_integers = any(node.op_type == "DequantizeLinear" for inner in graphs for node in inner.node)
-    found += [_ABORTS] if has_integers and len(graphs) > 1 else []
-    return [*found, *(_TRANSPOSES_ONE if has_integers and any(map(_forks_transposed, graphs)) else ())]
+    unsafe += [_ABORTS] if has_integers and len(graphs) > 1 else []
+    return [*unsafe, *(_TRANSPOSES_ONE if has_integers and any(map(_forks_transposed, graphs)) else ())]
 
 
 def _forks_transposed(graph: onnx.GraphProto) -> bool:
     """Return whether a QuantizeLinear and another node read the output of a Transpose."""
-    made = {node.output[0] for node in graph.node if node.op_type == "Transpose"}
-    quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"} & made
-    others = (node for node in graph.node if node.op_type != "QuantizeLinear")
-    return bool(quantized) and any(name in quantized for node in others for name in node.input)
+    transposed = {node.output[0] for node in graph.node if node.op_type == "Transpose"}
+    quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"} & transposed
+    other_nodes = (node for node in graph.node if node.op_type != "QuantizeLinear")
+    return bool(quantized) and any(name in quantized for node in other_nodes for name in node.input)
 
 
 def _shapes(graph: onnx.GraphProto) -> Iterator[list[int | None]]:

@@ -71,16 +71,16 @@ class _Copier:
 
 def _synchronized(owner: object, end: str, items: Iterable[gs.Tensor] = ()) -> SynchronizedList:
     """Return the result of ``SynchronizedList(owner, end, items)``, in a third of the time."""
-    made = SynchronizedList.__new__(SynchronizedList)
-    made.parent_obj, made.field_name = owner, end
-    list.extend(made, items)
-    for item in made:
+    synchronized = SynchronizedList.__new__(SynchronizedList)
+    synchronized.parent_obj, synchronized.field_name = owner, end
+    list.extend(synchronized, items)
+    for item in synchronized:
         list.append(item.__dict__[end], owner)
-    return made
+    return synchronized
 
 
-def _alike(one: Kind) -> Kind:
+def _alike(original: Kind) -> Kind:
     """Return another object with the same class and state."""
-    copy = object.__new__(type(one))
-    copy.__dict__.update(one.__dict__)
+    copy = object.__new__(type(original))
+    copy.__dict__.update(original.__dict__)
     return copy

@@ -210,8 +210,8 @@ def refuse_large_sparse(sparse_tensors: Iterable[tuple[str, onnx.SparseTensorPro
 
 def _densify_graph(graph: onnx.GraphProto) -> None:
     for sparse in graph.sparse_initializer:
-        what = f"sparse initializer '{sparse.values.name}'"
-        graph.initializer.append(onnx.numpy_helper.from_array(_dense(sparse, what), sparse.values.name))
+        label = f"sparse initializer '{sparse.values.name}'"
+        graph.initializer.append(onnx.numpy_helper.from_array(_dense(sparse, label), sparse.values.name))
     graph.ClearField("sparse_initializer")
     _densify_constants(graph.node)
 
@@ -222,15 +222,15 @@ def _densify_constants(nodes: Iterable[onnx.NodeProto]) -> None:
             if attribute.HasField("g"):
                 _densify_graph(attribute.g)
             if attribute.HasField("sparse_tensor") and node.op_type == "Constant" and not node.domain:
-                what = f"sparse value of Constant '{node.name or ''.join(node.output[:1])}'"
-                dense = onnx.numpy_helper.from_array(_dense(attribute.sparse_tensor, what))
+                label = f"sparse value of Constant '{node.name or ''.join(node.output[:1])}'"
+                dense = onnx.numpy_helper.from_array(_dense(attribute.sparse_tensor, label))
                 attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
 
 
-def _dense(sparse: onnx.SparseTensorProto, what: str) -> NDArray:
+def _dense(sparse: onnx.SparseTensorProto, label: str) -> NDArray:
     values = onnx.numpy_helper.to_array(sparse.values)
     dims = tuple(sparse.dims)
-    places = _places(what, dims, onnx.numpy_helper.to_array(sparse.indices), values)
+    places = _places(label, dims, onnx.numpy_helper.to_array(sparse.indices), values)
     dense = np.zeros(dims, values.dtype)
     dense.reshape(-1)[places] = values
     return dense

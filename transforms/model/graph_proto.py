@@ -113,14 +113,14 @@ def inline(light: onnx.ModelProto) -> onnx.ModelProto:
     return onnx.inliner.inline_local_functions(write_defaults(light))
 
 
-def _inlined(whole: onnx.ModelProto, light: onnx.ModelProto) -> list[onnx.FunctionProto]:
+def _inlined(full: onnx.ModelProto, light: onnx.ModelProto) -> list[onnx.FunctionProto]:
     """Return the local functions of a model that its light form lacks."""
-    if not whole.functions:
+    if not full.functions:
         return []
     from transforms.model.local_functions import key_of
 
-    kept = set(map(key_of, light.functions))
-    return [function for function in whole.functions if key_of(function) not in kept]
+    remaining = set(map(key_of, light.functions))
+    return [function for function in full.functions if key_of(function) not in remaining]
 
 
 def infer(light: onnx.ModelProto, weights: Collection[str]) -> tuple[onnx.ModelProto, list[str]]:
@@ -261,10 +261,10 @@ def _store_constants_once(root: gs.Graph, proto: onnx.GraphProto) -> None:
 
 def _drop_foreign_values(graph: gs.Graph, proto: onnx.GraphProto) -> None:
     """Drop the value_info of captured tensors: a body may only declare tensors that it produces."""
-    own = {tensor.name for node in graph.nodes for tensor in node.outputs}
-    kept = [value for value in proto.value_info if value.name in own]
+    produced = {tensor.name for node in graph.nodes for tensor in node.outputs}
+    declared = [value for value in proto.value_info if value.name in produced]
     del proto.value_info[:]
-    proto.value_info.extend(kept)
+    proto.value_info.extend(declared)
 
 
 def _pairs(graph: gs.Graph, proto: onnx.GraphProto) -> Iterator[tuple[gs.Graph, onnx.GraphProto]]:

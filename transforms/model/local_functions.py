@@ -90,9 +90,9 @@ class _Calls:
             key = called(node)
             function = self._functions.get(key)
             if function is not None:
-                given = {attribute.name for attribute in node.attribute}
-                node.attribute.extend(a for a in function.attribute_proto if a.name not in given)
-                node.overload = self._overload(key, frozenset(function.attribute) - given)
+                present = {attribute.name for attribute in node.attribute}
+                node.attribute.extend(a for a in function.attribute_proto if a.name not in present)
+                node.overload = self._overload(key, frozenset(function.attribute) - present)
 
     def _overload(self, key: Key, absent: frozenset[str]) -> str:
         """Return the overload to call if some attributes of a function are absent."""
@@ -133,11 +133,11 @@ def align_opsets(model: onnx.ModelProto) -> None:
     Runtimes use the model's opset for all functions, too.
     """
     versions = {_domain(opset): opset.version for opset in model.opset_import}
-    known = {key_of(function) for function in model.functions}
+    functions = {key_of(function) for function in model.functions}
     for function in model.functions:
         for opset in function.opset_import:
             wanted = versions.get(_domain(opset), opset.version)
-            if opset.version != wanted and _means_the_same(function, opset, wanted, known):
+            if opset.version != wanted and _means_the_same(function, opset, wanted, functions):
                 opset.version = wanted
 
 
@@ -155,8 +155,8 @@ def _means_the_same(
     return all(definition(op, low) is not None and not changes(op, low, high) for op in operators)
 
 
-def _domain(one: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
-    return "" if one.domain in STANDARD_DOMAINS else one.domain
+def _domain(entry: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
+    return "" if entry.domain in STANDARD_DOMAINS else entry.domain
 
 
 @dataclass

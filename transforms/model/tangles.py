@@ -43,10 +43,10 @@ def _reads(node: onnx.NodeProto) -> set[str]:
     """Return the names that a node reads, except those that its bodies define."""
     names = set(node.input)
     for body in bodies(node):
-        own = {value.name for value in (*body.input, *body.initializer)}
-        own |= {name for inner in body.node for name in inner.output}
+        defined = {value.name for value in (*body.input, *body.initializer)}
+        defined |= {name for inner in body.node for name in inner.output}
         inside = {name for inner in body.node for name in _reads(inner)}
-        names |= (inside | {value.name for value in body.output}) - own
+        names |= (inside | {value.name for value in body.output}) - defined
     return names
 
 

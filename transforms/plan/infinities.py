@@ -83,10 +83,10 @@ def meant_infinities(graph: gs.Graph, *, computed: bool = False) -> dict[int, gs
     if ops.isdisjoint(_TELLING | _GUARDS):
         return {}
     meant = _Meant(graph)
-    found = meant.stored()
+    tensors = meant.stored()
     if computed and not ops.isdisjoint(_COMPARISONS | _GUARDS):
-        found |= meant.computed()
-    return found
+        tensors |= meant.computed()
+    return tensors
 
 
 def is_infinite(tensor: gs.Tensor) -> bool:
@@ -161,14 +161,17 @@ class _Meant:
         return self._between(self._spread.onwards(sources), ends)
 
     def _between(self, reached: dict[int, gs.Tensor], ends: Iterable[gs.Tensor]) -> dict[int, gs.Tensor]:
-        before = self._spread.backwards(one for one in ends if id(one) in reached)
+        before = self._spread.backwards(end for end in ends if id(end) in reached)
         return {key: tensor for key, tensor in before.items() if key in reached}
 
     def _expects(self, node: gs.Node) -> bool:
         """Return whether a node shows that the model expects infinities."""
-        constants = [one for one in node.inputs if isinstance(one, gs.Constant)]
+        constants = [constant for constant in node.inputs if isinstance(constant, gs.Constant)]
         if node.op in _COMPARISONS:
-            return any(_is_float(one) and magnitude(one.values) >= _LARGEST_FLOAT16 for one in constants)
+            return any(
+                _is_float(constant) and magnitude(constant.values) >= _LARGEST_FLOAT16
+                for constant in constants
+            )
         makes_nan = node.op in _SOFTMAX or (node.op == "Sub" and not constants)
         return node.op == "IsInf" or (makes_nan and self._is_before_nan(node))
 
@@ -225,7 +228,7 @@ def _summands(tensor: gs.Tensor) -> Iterator[gs.Tensor]:
 
 def _carries_nan(node: gs.Node, index: int) -> bool:
     """Return whether NaN in an input of a node may be NaN in its output."""
-    floats = (one for one in node.outputs if not dtypes.is_discrete(one))
+    floats = (output for output in node.outputs if not dtypes.is_discrete(output))
     return not dtypes.is_discrete(node.inputs[index]) and any(floats)
 
 

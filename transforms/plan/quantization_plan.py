@@ -241,13 +241,13 @@ def each_use(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int, QuantSite]]
 
 def saturated_constants(plan: QuantizationPlan) -> list[str]:
     """Return the names of constants that their float type saturates, in the order of first use."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for site in plan.quantizations:
         fmt = site.steps[-1].format
         is_limited = isinstance(site.tensor, gs.Constant) and saturates(fmt)
         if is_limited and magnitude(site.tensor.values) > fmt.highest:
-            found[str(site.tensor.name)] = None
-    return [*found]
+            names[str(site.tensor.name)] = None
+    return [*names]
 
 
 def weight_method(scheme: Scheme, step: QuantSpec) -> str:
@@ -289,9 +289,9 @@ def importance(
     ``mean_squares`` has one number per channel, by tensor and axis. None if the other operand was not
     measured. A weight shared by several layers gets the sum of their importance.
     """
-    found = [
+    terms = [
         dot_products.along_inputs(node, index, weight.shape, mean_squares[tensor.name, axis])
         for (node, index), tensor, axis in uses.get(id(weight), ())
         if (tensor.name, axis) in mean_squares
     ]
-    return sum(found[1:], found[0]) if found else None
+    return sum(terms[1:], terms[0]) if terms else None

@@ -60,8 +60,8 @@ def masked_by(plan: QuantizationPlan, masks: dict[int, Bounds]) -> list[str]:
     """Return the names of activations of a plan that hold fed masks, including the masks."""
     if not masks:
         return []
-    found, without = sentinels(plan.graph, masks), sentinels(plan.graph)
-    held = (found.bounds.keys() | found.counted) - (without.bounds.keys() | without.counted)
+    with_masks, without = sentinels(plan.graph, masks), sentinels(plan.graph)
+    held = (with_masks.bounds.keys() | with_masks.counted) - (without.bounds.keys() | without.counted)
     return [name for name, tensor in _activations(plan).items() if id(tensor) in held]
 
 
@@ -120,24 +120,24 @@ def kept_in_float(names: Sequence[str], why: str) -> str:
 
 
 def _activations(plan: QuantizationPlan) -> dict[str, gs.Tensor]:
-    return {str(one.tensor.name): one.tensor for one in plan.quantizations if one.role == ACTIVATION}
+    return {str(site.tensor.name): site.tensor for site in plan.quantizations if site.role == ACTIVATION}
 
 
 def _few(values: np.ndarray) -> set[float]:
     """Return the distinct numbers of an array, of more than two any three."""
     flat = np.asarray(values).reshape(-1)
-    found = set[float]()
-    while flat.size and len(found) < 3 and not any(map(math.isnan, found)):
-        found.add(float(flat[0]))
+    distinct = set[float]()
+    while flat.size and len(distinct) < 3 and not any(map(math.isnan, distinct)):
+        distinct.add(float(flat[0]))
         flat = flat[flat != flat[0]]
-    return found
+    return distinct
 
 
 def _bounds(numbers: set[float]) -> Bounds | None:
-    others = numbers - {0.0}
-    if len(numbers) != 2 or len(others) != 1:
+    nonzero = numbers - {0.0}
+    if len(numbers) != 2 or len(nonzero) != 1:
         return None
-    (mask,) = others
+    (mask,) = nonzero
     if not math.isfinite(mask) or abs(mask) < MASK:
         return None
     return (mask * HALF, np.nan) if mask < 0 else (np.nan, mask * HALF)
@@ -148,7 +148,7 @@ def _leading_to_guards(graph: gs.Graph) -> set[int]:
     leads: set[int] = set()
     for node in reversed(graph.nodes):
         inside: Iterator[gs.Node] = (inner for body in walk.bodies(node) for inner in walk.nodes(body))
-        is_guard = any(onnx_op(one) in _GUARDS for one in (node, *inside))
+        is_guard = any(onnx_op(member) in _GUARDS for member in (node, *inside))
         if is_guard or any(id(tensor) in leads for tensor in node.outputs):
             leads.update(map(id, walk.reads(node)))
     return leads

@@ -64,13 +64,15 @@ class FixedGrids:
         Raises ValueError, naming the tensor, for two grids that nothing tells apart.
         """
         self._grids: dict[str, list[TensorGrid]] = {}
-        known: dict[tuple[object, ...], TensorGrid] = {}
-        for one in grids:
-            other = known.setdefault((one.name, one.format, one.bits, one.axis, one.role == _WEIGHT), one)
-            pairs = ((one.scale, other.scale), (one.zero_point, other.zero_point))
+        seen: dict[tuple[object, ...], TensorGrid] = {}
+        for grid in grids:
+            other = seen.setdefault(
+                (grid.name, grid.format, grid.bits, grid.axis, grid.role == _WEIGHT), grid
+            )
+            pairs = ((grid.scale, other.scale), (grid.zero_point, other.zero_point))
             if not all(np.array_equal(*pair) for pair in pairs):
-                raise ValueError(f"tensor '{one.name}': two grids of {one.format or f'{one.bits} bits'}")
-            self._grids.setdefault(one.name, []).append(one)
+                raise ValueError(f"tensor '{grid.name}': two grids of {grid.format or f'{grid.bits} bits'}")
+            self._grids.setdefault(grid.name, []).append(grid)
 
     def __bool__(self) -> bool:
         return bool(self._grids)
@@ -87,10 +89,11 @@ class FixedGrids:
         Of several, one whose scales are along ``axis``, else one with a single scale; then one with the role.
         """
         for name in names:
-            found = [one for one in self._grids.get(name, ()) if one.fits(fmt)]
-            if found:
+            fitting = [grid for grid in self._grids.get(name, ()) if grid.fits(fmt)]
+            if fitting:
                 return min(
-                    found, key=lambda one: (one.is_along_other(axis), one.axis != axis, one.role != role)
+                    fitting,
+                    key=lambda grid: (grid.is_along_other(axis), grid.axis != axis, grid.role != role),
                 )
         return None
 

@@ -26,7 +26,7 @@ class GreedyWriter:
     def __init__(self, model: OpenModel, graph: gs.Graph) -> None:
         """Take a model and its graph; ValueError unless it takes tokens and returns logits."""
         self._model, self._caches = model, found_pairs(graph)
-        integers = [one.name for one in model.inputs if one.dtype.kind in "iu"]
+        integers = [tensor.name for tensor in model.inputs if tensor.dtype.kind in "iu"]
         if IDS not in integers and len(model.inputs) > 1:
             raise ValueError(f"the model has no input '{IDS}' of tokens")
         if not integers:
@@ -64,11 +64,15 @@ class GreedyWriter:
 
     def _find_logits(self, graph: gs.Graph) -> str:
         """Return the output that is not a cache and has the rank of logits; of several, the named one."""
-        ends = (one for one in self._model.session.get_outputs() if one.name not in self._caches.values())
-        found = [one.name for one in ends if len(one.shape) == _LOGITS_RANK and "float" in one.type]
-        if len(found) > 1:
-            known = logits_of(graph) or {"logits"}
-            found = [name for name in found if name in known] or found
-        if len(found) != 1:
-            raise ValueError(f"the model has {len(found)} outputs that may be logits, not one")
-        return str(found[0])
+        ends = (
+            output for output in self._model.session.get_outputs() if output.name not in self._caches.values()
+        )
+        candidates = [
+            output.name for output in ends if len(output.shape) == _LOGITS_RANK and "float" in output.type
+        ]
+        if len(candidates) > 1:
+            logits = logits_of(graph) or {"logits"}
+            candidates = [name for name in candidates if name in logits] or candidates
+        if len(candidates) != 1:
+            raise ValueError(f"the model has {len(candidates)} outputs that may be logits, not one")
+        return str(candidates[0])

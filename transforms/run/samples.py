@@ -126,9 +126,9 @@ class Samples:
 
     def _read_by(self, images: ImageOptions) -> Samples:
         """Return the same samples, read with other options."""
-        others = copy(self)
-        others._images = images
-        return others
+        samples = copy(self)
+        samples._images = images
+        return samples
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         """Yield name (without suffix) and feed of each sample; ValueError when one does not fit the model."""
@@ -199,9 +199,9 @@ def _of_classes(folder: Path) -> dict[str, Path]:
     """Return the images in class subfolders of a folder, by CLASS-NAME."""
     classes = [path for path in folder.iterdir() if path.is_dir() and not is_litter(path.name)]
     return {
-        f"{one.name}-{name}": path
-        for one in sorted(classes, key=lambda path: natural_order(path.name))
-        for name, path in find_files(one, IMAGE_SUFFIXES).items()
+        f"{class_folder.name}-{name}": path
+        for class_folder in sorted(classes, key=lambda path: natural_order(path.name))
+        for name, path in find_files(class_folder, IMAGE_SUFFIXES).items()
     }
 
 
@@ -233,7 +233,7 @@ def _read_npz(path: Path, inputs: Sequence[ModelInput], fitting: Fitting | None)
 
 def takes_tokens(inputs: Sequence[ModelInput]) -> bool:
     """Return whether a model has several inputs, one of them for tokens."""
-    return len(inputs) > 1 and any(one.name == IDS for one in inputs)
+    return len(inputs) > 1 and any(model_input.name == IDS for model_input in inputs)
 
 
 def token_feed(tokens: AnyArray, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]:

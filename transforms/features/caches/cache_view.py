@@ -21,15 +21,15 @@ class CacheView:
 
     def fed(self, feed: Feed) -> Feed:
         """Return a feed whose float caches are encoded; caches that are codes already stay."""
-        return {**feed, **{one.past: one.encode(feed[one.past]) for one in self._in_float(feed)}}
+        return {**feed, **{cache.past: cache.encode(feed[cache.past]) for cache in self._in_float(feed)}}
 
     def in_float(self, run: Run) -> Run:
         """Return a function that runs the model on feeds of the float model and returns float caches."""
 
         def _run(feed: Feed) -> Feed:
-            made = run(self.fed(feed))
-            given = (one for one in self._in_float(feed) if one.present in made)
-            return {**made, **{one.present: one.decode(made[one.present]) for one in given}}
+            outputs = run(self.fed(feed))
+            returned = (cache for cache in self._in_float(feed) if cache.present in outputs)
+            return {**outputs, **{cache.present: cache.decode(outputs[cache.present]) for cache in returned}}
 
         return _run
 
@@ -41,4 +41,4 @@ class CacheView:
 
     def _in_float(self, feed: Feed) -> list[CodedCache]:
         """Return the caches that are float in a feed."""
-        return [one for one in self.caches if feed[one.past].dtype.kind == "f"]
+        return [cache for cache in self.caches if feed[cache.past].dtype.kind == "f"]

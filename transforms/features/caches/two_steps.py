@@ -79,10 +79,10 @@ class TwoSteps:
             return False
         text = self._part(feed, 0, min(count, _TRIED))
         try:
-            whole, parts = run(text), self.through(run)(text)
+            at_once, in_steps = run(text), self.through(run)(text)
         except Exception:  # of the runtime: shapes that do not split as a text does
             return False
-        return all(_is_alike(array, parts[name]) for name, array in whole.items())
+        return all(_is_alike(array, in_steps[name]) for name, array in at_once.items())
 
     def _part(self, feed: Feed, start: int, end: int) -> dict[str, AnyArray]:
         """Return the feed of tokens ``start`` to ``end``, with a mask of all tokens up to the end."""
@@ -102,8 +102,8 @@ class TwoSteps:
         """Return whether an axis of an input counts the new tokens, by the name of its size or its own."""
         if name == MASK or _is_known(size):
             return False
-        known = name in (self.ids, POSITIONS, TYPES) and axis == 1
-        return known or (size is not None and size == self.shapes[self.ids][1])
+        is_token_input = name in (self.ids, POSITIONS, TYPES) and axis == 1
+        return is_token_input or (size is not None and size == self.shapes[self.ids][1])
 
 
 def _is_known(size: object) -> bool:

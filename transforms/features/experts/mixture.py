@@ -81,11 +81,11 @@ def joined(gate: Stack, value: Stack) -> Stack:
 
 def _in_turns(gate: Float32Array | None, value: Float32Array | None, outputs: int) -> Float32Array | None:
     """Interleave the biases of two products; an absent one is 0."""
-    one = gate if gate is not None else value
-    if one is None:
+    present = gate if gate is not None else value
+    if present is None:
         return None
-    parts = [np.zeros_like(one) if bias is None else bias for bias in (gate, value)]
-    return np.stack(parts, axis=2).reshape(len(one), 2 * outputs)
+    parts = [np.zeros_like(present) if bias is None else bias for bias in (gate, value)]
+    return np.stack(parts, axis=2).reshape(len(present), 2 * outputs)
 
 
 def out_of_halves(stack: Stack) -> Stack:

@@ -118,13 +118,13 @@ def group_of(fmt: Format) -> int:
 
 def call_attributes(fmt: Format, layout: BlockLayout) -> dict[str, list[int]]:
     """Return the attributes of a call, see :func:`make_unpacker`."""
-    known = {
+    values = {
         "shape": layout.shape,
         "cut": layout.cut,
         "blocks": layout.wide(layout.block),
         "groups": layout.wide(layout.group),
     }
-    return {name: list(known[name]) for name in attribute_names(fmt)}
+    return {name: list(values[name]) for name in attribute_names(fmt)}
 
 
 def format_of_own(function: onnx.FunctionProto) -> tuple[Format, bool] | None:
@@ -142,10 +142,10 @@ def format_of_own(function: onnx.FunctionProto) -> tuple[Format, bool] | None:
 
 def make_own(op: str, opset: int) -> onnx.FunctionProto:
     """Return the function for a name; raise ValueError for a name without a format."""
-    found = format_of_op(op)
-    if found is None:
+    named_format = format_of_op(op)
+    if named_format is None:
         raise ValueError(f"'{op}' is no function of a format")
-    return make_unpacker(found[0], opset, patched=found[1], form=form_of_op(op))
+    return make_unpacker(named_format[0], opset, patched=named_format[1], form=form_of_op(op))
 
 
 _START = """
