@@ -41,10 +41,10 @@ _Candidates = Callable[[Float32Array], tuple[Float32Array, Float64Array]]
 
 def short_scales(scale: NDArray[np.floating]) -> Float32Array:
     """Return scales rounded to float16 where it has 11 bits for them, else to float32."""
-    found = np.asarray(scale, np.float32)
-    size = np.abs(found)
+    scales = np.asarray(scale, np.float32)
+    size = np.abs(scales)
     fits = (size >= _LEAST) & (size <= _MOST)
-    return np.where(fits, np.where(fits, found, 1).astype(np.float16).astype(np.float32), found)
+    return np.where(fits, np.where(fits, scales, 1).astype(np.float16).astype(np.float32), scales)
 
 
 @keeps_subnormals
@@ -146,8 +146,8 @@ def _shares(rows: Float32Array) -> Float32Array:
 
 def _storable(scale: NDArray[np.floating]) -> Float32Array:
     """Return short scales that are not subnormal."""
-    found = np.asarray(scale, np.float32)
-    return short_scales(np.copysign(np.maximum(np.abs(found), np.finfo(np.float32).tiny), found))
+    scales = np.asarray(scale, np.float32)
+    return short_scales(np.copysign(np.maximum(np.abs(scales), np.finfo(np.float32).tiny), scales))
 
 
 def _fitted(

@@ -34,8 +34,8 @@ def block_rows(x: NDArray[Any], axis: int, block: int) -> NDArray[Any]:
 def _from_rows(rows: NDArray[Any], shape: tuple[int, ...], axis: int, block: int) -> NDArray[Any]:
     """Undo ``block_rows`` for an array of a shape."""
     cut = rows.reshape(*scale_shape(shape, axis, block), block)
-    whole = np.moveaxis(cut, axis % len(shape), -2).reshape(*np.delete(shape, axis), -1)
-    return np.ascontiguousarray(np.moveaxis(whole[..., : shape[axis]], -1, axis))
+    joined = np.moveaxis(cut, axis % len(shape), -2).reshape(*np.delete(shape, axis), -1)
+    return np.ascontiguousarray(np.moveaxis(joined[..., : shape[axis]], -1, axis))
 
 
 def quantize_blocks(

@@ -178,11 +178,11 @@ def weight_range(
 @keeps_subnormals
 def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Float32Array, Float32Array]:
     """Return the least and the greatest finite number of an array, or of each index of ``axis``, and 0."""
-    others = None if axis is None else tuple(i for i in range(x.ndim) if i != axis % x.ndim)
-    low, high = x.min(others, initial=0), x.max(others, initial=0)
+    reduced = None if axis is None else tuple(i for i in range(x.ndim) if i != axis % x.ndim)
+    low, high = x.min(reduced, initial=0), x.max(reduced, initial=0)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         finite = np.isfinite(x)
-        low, high = x.min(others, initial=0, where=finite), x.max(others, initial=0, where=finite)
+        low, high = x.min(reduced, initial=0, where=finite), x.max(reduced, initial=0, where=finite)
     return low, high
 
 
@@ -192,8 +192,8 @@ def _broadcast(importance: NDArray[np.floating], shape: tuple[int, ...]) -> NDAr
         exponent = -np.frexp(np.max(importance, initial=0))[1]
         return np.broadcast_to(np.ldexp(importance, exponent) if abs(exponent) > 64 else importance, shape)
     except ValueError:
-        found = list(np.shape(importance))
-        raise ValueError(f"importance {found} does not fit a weight {list(shape)}") from None
+        given_shape = list(np.shape(importance))
+        raise ValueError(f"importance {given_shape} does not fit a weight {list(shape)}") from None
 
 
 def _integer_row(format: str | Format) -> Format:

@@ -136,10 +136,10 @@ def sums(baseline: ArrayLike, other: ArrayLike) -> Sums:
 def total(parts: Iterable[Sums]) -> Sums:
     """Return the ``Sums`` over all pairs of arrays of some ``Sums``."""
     result = Sums()
-    for one in parts:
+    for part in parts:
         for name in (field.name for field in fields(Sums) if field.name != "peak"):
-            setattr(result, name, getattr(result, name) + getattr(one, name))
-        result.peak = max(result.peak, one.peak)
+            setattr(result, name, getattr(result, name) + getattr(part, name))
+        result.peak = max(result.peak, part.peak)
     return result
 
 
@@ -148,9 +148,9 @@ def sums_of_numbers(baseline: ArrayLike, other: ArrayLike) -> Sums:
 
     Non-finite baseline elements have no error. ValueError if the shapes differ.
     """
-    found = sums(baseline, other)
-    if not found.baseline_non_finite:
-        return found
+    all_sums = sums(baseline, other)
+    if not all_sums.baseline_non_finite:
+        return all_sums
     x, y = _flat_pair(baseline, other)
     numbers = np.isfinite(x)
     return sums(x[numbers], y[numbers])
@@ -264,8 +264,8 @@ def _mean_over_planes(x: NDArray, y: NDArray, peak: float) -> float:
 
 def _planes(image: NDArray, axes: tuple[int, int]) -> NDArray:
     """Return the channels of all images in sequence, [n, H, W], in a dtype that scikit-image supports."""
-    known = image if image.dtype.kind in "iuf" else image.astype(np.float32)
-    return np.moveaxis(known, axes, (-2, -1)).reshape(-1, *(image.shape[axis] for axis in axes))
+    supported = image if image.dtype.kind in "iuf" else image.astype(np.float32)
+    return np.moveaxis(supported, axes, (-2, -1)).reshape(-1, *(image.shape[axis] for axis in axes))
 
 
 def _plane_axes(shape: tuple[int, ...]) -> tuple[int, int] | None:

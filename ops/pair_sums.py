@@ -145,8 +145,8 @@ def _weighed(
     """
     if importance is None:
         length = math.prod(shape[i] for i in axes)
-        others = [shape[i] for i in _others(len(shape), axes)]
-        return 0.5, np.full(others, float(length))
+        outer = [shape[i] for i in _others(len(shape), axes)]
+        return 0.5, np.full(outer, float(length))
     rows = _even(_in_sums(np.broadcast_to(importance, shape), axes))
     left, right = (rows[..., i::2][wide].astype(np.float64) for i in (0, 1))
     both = np.maximum(left + right, np.finfo(np.float64).tiny)
@@ -155,11 +155,11 @@ def _weighed(
 
 def _channels(shape: tuple[int, ...], axes: tuple[int, ...], axis: int | None) -> NDArray[np.intp]:
     """Return the index of the scale of each sum's weights."""
-    others = _others(len(shape), axes)
-    sizes = [shape[i] for i in others]
+    outer = _others(len(shape), axes)
+    sizes = [shape[i] for i in outer]
     if axis is None:
         return np.zeros(sizes, np.intp)
-    place = others.index(axis % len(shape))
+    place = outer.index(axis % len(shape))
     counted = np.arange(sizes[place]).reshape([-1 if i == place else 1 for i in range(len(sizes))])
     return np.broadcast_to(counted, sizes)
 
@@ -170,9 +170,9 @@ def _others(rank: int, axes: Iterable[int]) -> list[int]:
 
 def _in_sums(array: AnyArray, axes: tuple[int, ...]) -> AnyArray:
     """Return an array with its sums along the last axis, [..., K]."""
-    others = _others(array.ndim, axes)
-    turned = array.transpose(*others, *axes)
-    return turned.reshape(*(array.shape[i] for i in others), -1)
+    outer = _others(array.ndim, axes)
+    turned = array.transpose(*outer, *axes)
+    return turned.reshape(*(array.shape[i] for i in outer), -1)
 
 
 def _from_sums(rows: AnyArray, shape: tuple[int, ...], axes: tuple[int, ...]) -> AnyArray:
@@ -192,6 +192,6 @@ def _even(rows: AnyArray) -> AnyArray:
 
 def _totals(rows: AnyArray) -> AnyArray:
     """Return the sums of adjacent numbers; a last number without a partner stands alone."""
-    whole = _even(rows) if rows.shape[-1] % 2 else rows
-    kind = np.int16 if whole.dtype == np.int8 else whole.dtype
-    return np.asarray(whole[..., 0::2].astype(kind) + whole[..., 1::2])
+    even = _even(rows) if rows.shape[-1] % 2 else rows
+    kind = np.int16 if even.dtype == np.int8 else even.dtype
+    return np.asarray(even[..., 0::2].astype(kind) + even[..., 1::2])

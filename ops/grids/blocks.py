@@ -142,5 +142,5 @@ def _joined(grid: Grid, cut: tuple[int, ...], shape: tuple[int, ...]) -> Grid:
 
 def _join(part: Float64Array, cut: tuple[int, ...], shape: tuple[int, ...]) -> Float64Array:
     """Undo _cut, and merge positions and channels: [..., N, K]."""
-    whole = np.broadcast_to(part, cut).reshape(*shape[:-1], -1)[..., : shape[-1]]
-    return whole.reshape(*shape[:-2], -1)
+    positions = np.broadcast_to(part, cut).reshape(*shape[:-1], -1)[..., : shape[-1]]
+    return positions.reshape(*shape[:-2], -1)

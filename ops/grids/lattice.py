@@ -252,12 +252,12 @@ def _with_minimum(
 
 
 def _sums(q: Float64Array, step: Float32Array, minimum: Float32Array, rounding: str) -> Float32Array:
-    made = q.astype(np.float32) * step[:, None] + minimum[:, None]
-    return rounded(made, rounding)
+    sums = q.astype(np.float32) * step[:, None] + minimum[:, None]
+    return rounded(sums, rounding)
 
 
 def _is_same(
     rows: Float32Array, numbers: Float64Array, step: Float32Array, rounding: str
 ) -> NDArray[np.bool_]:
-    made = rounded(numbers.astype(np.float32) * step[:, None], rounding)
-    return np.asarray((made == rows).all(1))
+    products = rounded(numbers.astype(np.float32) * step[:, None], rounding)
+    return np.asarray((products == rows).all(1))

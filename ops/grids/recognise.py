@@ -100,8 +100,8 @@ class _Lines:
     @property
     def shape(self) -> tuple[int, int]:
         size = self.weight.shape[self.axis]
-        others = self.weight.size // size
-        return (size, others) if self.is_channel else (others, size)
+        count = self.weight.size // size
+        return (size, count) if self.is_channel else (count, size)
 
     def take(self, lines: NDArray[np.intp] | slice) -> Float32Array:
         """Return some of the lines, [m, n]."""
@@ -273,8 +273,8 @@ def _laid(lines: _Lines, numbers: AnyArray, block: int) -> AnyArray:
     """Return one number for each block in the shape of scales."""
     if lines.is_channel or (not block and lines.weight.ndim == _MATRIX_RANK):
         return numbers
-    others = np.delete(lines.weight.shape, lines.axis)
-    return np.ascontiguousarray(np.moveaxis(numbers.reshape(*others, -1), -1, lines.axis))
+    rest = np.delete(lines.weight.shape, lines.axis)
+    return np.ascontiguousarray(np.moveaxis(numbers.reshape(*rest, -1), -1, lines.axis))
 
 
 def _nothing(lines: Float32Array, block: int) -> BlockGrids:

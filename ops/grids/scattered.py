@@ -49,10 +49,10 @@ class _Ratios:
 
     def share(self, columns: Float32Array, other: Float32Array) -> Float64Array:
         """Return the share of rows in which columns [R, m] have such a ratio to another column [R]."""
-        given = other != 0
-        if not given.any():
+        is_nonzero = other != 0
+        if not is_nonzero.any():
             return np.zeros(columns.shape[1])
-        ratios = np.abs(columns[given].astype(np.float64) / other[given, None])
+        ratios = np.abs(columns[is_nonzero].astype(np.float64) / other[is_nonzero, None])
         nearest = self._ratios[np.searchsorted(self._borders, ratios)]
         return np.asarray((np.abs(ratios - nearest) <= self._tolerance * nearest).mean(0))
 

@@ -102,8 +102,8 @@ def _walk(
 
 def _rows(part: NDArray[np.floating], shape: tuple[int, ...]) -> Float32Array:
     """Return a part of the grid, or weights, for each group: [G, N, K]."""
-    whole = np.broadcast_to(part, shape).reshape(-1, *shape[-2:])
-    return np.array(whole, np.float32, order="C")
+    rows = np.broadcast_to(part, shape).reshape(-1, *shape[-2:])
+    return np.array(rows, np.float32, order="C")
 
 
 def _normalized(hessian: Float64Array) -> Float32Array:

@@ -158,10 +158,10 @@ class _Reader:
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
         """Return whether a constant varies only along the axes, and broadcasts to x without enlarging it."""
-        known = dict(zip(self.context.axes, self.context.sizes, strict=True))
+        size_of = dict(zip(self.context.axes, self.context.sizes, strict=True))
         deepest = max(map(abs, self.context.axes), default=0)
         least = deepest if self.context.rank is None else self.context.rank
-        pairs = ((size, known.get(index - len(shape))) for index, size in enumerate(shape))
+        pairs = ((size, size_of.get(index - len(shape))) for index, size in enumerate(shape))
         return len(shape) <= least and all(size == 1 or size == expected for size, expected in pairs)
 
     def combine(self, values: Sequence[Value], result: Polynomial) -> Value | None:
@@ -228,9 +228,9 @@ def _hard_sigmoid(reader: _Reader, node: gs.Node) -> Value | None:
 
 def _cast(reader: _Reader, node: gs.Node) -> Value | None:
     """Return the value of a Cast to a type at least as wide as x's, which counts as an identity."""
-    to, own = node.attrs.get("to"), reader.context.element_type
+    to, context_type = node.attrs.get("to"), reader.context.element_type
     target = to if isinstance(to, int) else int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(to)))
-    is_wide = target == own or _FLOAT_BITS.get(target, 0) > _FLOAT_BITS[own]
+    is_wide = target == context_type or _FLOAT_BITS.get(target, 0) > _FLOAT_BITS[context_type]
     return reader.value(node) if is_wide else None
 
 

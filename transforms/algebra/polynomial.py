@@ -189,9 +189,9 @@ def power(base: Polynomial, exponent: Polynomial, tolerance: float) -> Polynomia
 
 def greater(left: Polynomial, right: Polynomial, tolerance: float) -> Polynomial | None:
     """Return the greater of a variance and 0, which is the variance up to rounding errors; None otherwise."""
-    for one, other in ((left, right), (right, left)):
-        if variance_form(one, tolerance) and not any(map(np.any, other.terms.values())):
-            return one
+    for variance, other in ((left, right), (right, left)):
+        if variance_form(variance, tolerance) and not any(map(np.any, other.terms.values())):
+            return variance
     return None
 
 

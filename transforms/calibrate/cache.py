@@ -130,8 +130,8 @@ def _axes(wanted: set[int], stored: RangeStats | None) -> list[int]:
 
 def _key(graph: gs.Graph, feeds: Feeds, options: CalibrationOptions) -> str:
     """Return a hash of what statistics depend on: versions, model, data, and what is kept of a tensor."""
-    kept = {"histogram": options.needs_histogram, "averaging_constant": options.averaging_constant}
-    parts = [provenance.software(), model_hash(graph), feeds.hash(), json.dumps(kept)]
+    settings = {"histogram": options.needs_histogram, "averaging_constant": options.averaging_constant}
+    parts = [provenance.software(), model_hash(graph), feeds.hash(), json.dumps(settings)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -163,7 +163,9 @@ def _add(path: Path, key: str, observed: Mapping[str, RangeStats]) -> None:
     clear_leftovers(folder)
     with locked(folder):
         entries = _read(path)
-        entries[key] = entries.get(key, {}) | {name: encode(one) for name, one in observed.items()}
+        entries[key] = entries.get(key, {}) | {
+            name: encode(statistics) for name, statistics in observed.items()
+        }
         with replacing(path) as temporary:
             temporary.write_text(json.dumps({"format": _FORMAT, "entries": entries}), encoding="utf-8")
 

@@ -148,9 +148,9 @@ class _Parts:
     def merge_histograms(self) -> None:
         """Merge the histograms of halves and of all samples."""
         finer = self.finest, *(self.folds[number::2] for number in range(2))
-        for part, some in zip(self._coarser, finer, strict=False):
+        for part, folds in zip(self._coarser, finer, strict=False):
             for name in self._measured:
-                part[name].histogram = _merged_histogram(one[name] for one in some)
+                part[name].histogram = _merged_histogram(fold[name] for fold in folds)
 
 
 def _merged_histogram(parts: Iterable[RangeStats]) -> Histogram | None:
@@ -250,13 +250,13 @@ def _merged(
 
 def measure(task: SampleTask) -> Statistics:
     """Return the statistics of a sample."""
-    model, found = _open(task.folder), Statistics()
+    model, statistics = _open(task.folder), Statistics()
 
     def _into(sample: str, name: str) -> list[RangeStats]:
-        return [found.setdefault(name, model.nothing_of(name))]
+        return [statistics.setdefault(name, model.nothing_of(name))]
 
     model.of(task.sample, task.feed, _into, small=task.small)
-    return found
+    return statistics
 
 
 @lru_cache(maxsize=1)

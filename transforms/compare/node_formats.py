@@ -42,8 +42,8 @@ def rounded_format(node: gs.Node) -> str:
 def rounded_type(op: str, attributes: Mapping[str, Any], zero_point: int | None, output: int | None) -> int:
     """Return the element type to which a node rounds, 0 for none."""
     if op in QUANTIZE:
-        given = attributes.get("output_dtype", 0)
-        return int(given or zero_point or output or onnx.TensorProto.UINT8)
+        declared = attributes.get("output_dtype", 0)
+        return int(declared or zero_point or output or onnx.TensorProto.UINT8)
     if op == "DynamicQuantizeLinear":
         return int(onnx.TensorProto.UINT8)
     to = int(attributes.get("to", 0)) if op == "Cast" else 0

@@ -166,13 +166,13 @@ class RoundedTensors:
 
     def rounded_weights(self) -> Counter[str]:
         """Return the number of constants that nodes round in every run, by format."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for graph in each_graph(self._model.graph):
             for node in graph.node:
                 rounding = self._rounding(node)
                 if rounding and node.input[0] in self._constants:
-                    found[rounding[0]] += 1
-        return found
+                    counts[rounding[0]] += 1
+        return counts
 
     def _of(self, node: onnx.NodeProto) -> list[tuple[str, float, str]]:
         """Return format, bits and name of each output of a node that counts."""

@@ -29,8 +29,8 @@ class StoredTensors:
     def __init__(self, graph: gs.Graph, names: Iterable[str], options: RunOptions | None) -> None:
         """Find them; KeyError for an unknown name."""
         self._graph, self._options = graph, options
-        known = walk.tensors(graph)
-        self._found = {name: known[name] for name in names if _makers(known[name]) is not None}
+        tensors = walk.tensors(graph)
+        self._found = {name: tensors[name] for name in names if _makers(tensors[name]) is not None}
 
     def __contains__(self, name: str) -> bool:
         return name in self._found

@@ -114,9 +114,9 @@ class GramReader:
         if number not in self._held:
             return
         self._held.discard(number)
-        for one in self._numbers[number]:
-            self._wanted.forget(one)
-            self._given.forget(self._users[one].source.name)
+        for place in self._numbers[number]:
+            self._wanted.forget(place)
+            self._given.forget(self._users[place].source.name)
 
     def restart(self) -> None:
         """Run the quantized model again on later reads, since weights of layers that ran have changed."""
@@ -130,12 +130,12 @@ class GramReader:
         return last
 
     def _names(self, number: int) -> list[str]:
-        return [self._users[one].source.name for one in self._numbers[number]]
+        return [self._users[place].source.name for place in self._numbers[number]]
 
     def _rows(self, number: int) -> Iterator[tuple[list[tuple[SampledRows, AnyArray]], Feed]]:
         """Yield sampled rows and targets of each user, and inputs, sample by sample."""
         last = self._is_last(number)
-        wanted = zip(*(self._wanted.read(one, last=last) for one in self._numbers[number]), strict=True)
+        wanted = zip(*(self._wanted.read(place, last=last) for place in self._numbers[number]), strict=True)
         given = self._given.advance(self._names(number), last=last)
         for rows, inputs in zip(wanted, given, strict=True):
             yield list(rows), inputs

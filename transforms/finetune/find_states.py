@@ -78,8 +78,8 @@ def _difference(fed: Sequence[AnyArray], made: Sequence[AnyArray]) -> float | No
 
 def _matched(pairs: Mapping[tuple[str, str], float]) -> dict[str, str]:
     """Return the pairs, the closest first, with each input and output once."""
-    found: dict[str, str] = {}
+    matched: dict[str, str] = {}
     for fed, back in sorted(pairs, key=lambda pair: (pairs[pair], pair)):
-        if fed not in found and back not in found.values():
-            found[fed] = back
-    return found
+        if fed not in matched and back not in matched.values():
+            matched[fed] = back
+    return matched

@@ -129,8 +129,8 @@ class _Tuner:
         judge, before = self.judge, self.judge.figure(self.judge.before)
         gain = judge.compare(errors)
         accepted = (attempt, judge.figure(errors)) if judge.accepts(gain) else (None, before)
-        found = TunedModel(graph, before, accepted[1], accepted[0], walked, gain)
-        return replace(found, notes=judge.notes, of_tokens=judge.of_tokens)
+        tuned = TunedModel(graph, before, accepted[1], accepted[0], walked, gain)
+        return replace(tuned, notes=judge.notes, of_tokens=judge.of_tokens)
 
     def _switched(self, walked: TunedLayers, options: FinetuneOptions) -> SwitchedLayers:
         graph = copy_graph(self.models[1])

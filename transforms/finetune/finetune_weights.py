@@ -123,11 +123,11 @@ class _LayerwiseTuner:
 
         None for layers that share a weight: whether it is kept depends on their later inputs.
         """
-        known = self._files.get(number, current(layer)) if self._files and not layer.sharing_layers else None
-        if known is None:
+        stored = self._files.get(number, current(layer)) if self._files and not layer.sharing_layers else None
+        if stored is None:
             return None
         self._sums.skip(number)
-        return Tuned(known[0], *known[1])
+        return Tuned(stored[0], *stored[1])
 
     def _best(self, layer: MatchedLayer, number: int) -> Tuned:
         tuned = self._searched(layer, number)

@@ -45,13 +45,13 @@ class FinishedLayers:
     def walk(self, *parts: str) -> LayerFiles:
         """Return the files of one pass, named by all that its results depend on and by our versions."""
         key = hashlib.sha256("\n".join((provenance.software(), *parts)).encode()).hexdigest()[:16]
-        own = self.folder / f"{_PREFIX}{key}"
-        if not self._opened and not own.exists():
+        folder = self.folder / f"{_PREFIX}{key}"
+        if not self._opened and not folder.exists():
             self.others = sum(1 for _ in self.folder.glob(f"{_PREFIX}*/*.npz"))
-        self._opened.append(own)
-        own.mkdir(parents=True, exist_ok=True)
-        clear_leftovers(own)
-        return LayerFiles(own)
+        self._opened.append(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        clear_leftovers(folder)
+        return LayerFiles(folder)
 
     def remove(self) -> None:
         """Remove the stored layers of this job, after its model was written."""

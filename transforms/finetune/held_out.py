@@ -131,7 +131,7 @@ class HeldOutJudge:
         reference = self._judge.reference
         logits, groups = reference.logits, reference.groups
         errors = np.array(
-            [energies(split(exact, groups), split(made, groups), logits) for exact, made in pairs]
+            [energies(split(exact, groups), split(computed, groups), logits) for exact, computed in pairs]
         )
         signal = np.array([signals(split(expected, groups), logits) for expected in self._expected])
         return Errors(errors, signal, len(reference.columns))
@@ -139,12 +139,12 @@ class HeldOutJudge:
     def _loop(self, run: Run) -> list[Feed]:
         """Return the outputs for the samples in sequence, each with the states of the previous one."""
         state: Feed = {}
-        found = list[Feed]()
+        results = list[Feed]()
         for feed in [*self._feeds] * PASSES:
-            made = run({**feed, **state})
-            state = {fed: made[back] for fed, back in self._states.items()}
-            found.append({name: made[name] for name in self._judge.shown if name in made})
-        return found
+            outputs = run({**feed, **state})
+            state = {fed: outputs[back] for fed, back in self._states.items()}
+            results.append({name: outputs[name] for name in self._judge.shown if name in outputs})
+        return results
 
 
 def _of(errors: Errors, rows: NDArray[np.bool_]) -> Errors:

@@ -81,9 +81,9 @@ class RowStats:
 
     def joined(self, other: RowStats) -> RowStats:
         """Return the rows of both."""
-        found = replace(self)
-        found.add(other.x_rows, other.y_rows)
-        return found
+        merged = replace(self)
+        merged.add(other.x_rows, other.y_rows)
+        return merged
 
     def of_outputs(self, part: slice) -> RowStats:
         """As in GramStats."""
@@ -95,8 +95,8 @@ class RowStats:
 
     def of_layer(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> RowStats:
         """As in GramStats."""
-        made = self.x_rows.astype(np.float64) @ np.asarray(weights, np.float64).transpose(0, 2, 1)
-        return replace(self, y_rows=made + np.asarray(bias, np.float64)[:, None])
+        outputs = self.x_rows.astype(np.float64) @ np.asarray(weights, np.float64).transpose(0, 2, 1)
+        return replace(self, y_rows=outputs + np.asarray(bias, np.float64)[:, None])
 
     def centred(self) -> RowStats:
         """As in GramStats."""
@@ -130,14 +130,14 @@ class RowStats:
 
     def _missed(self, weights: NDArray[np.floating]) -> FloatArray:
         """Return the outputs minus the prediction of weights."""
-        made = self.x_rows @ np.asarray(weights, self.x_rows.dtype).transpose(0, 2, 1)
-        return np.subtract(self.y_rows, made, out=made)
+        predicted = self.x_rows @ np.asarray(weights, self.x_rows.dtype).transpose(0, 2, 1)
+        return np.subtract(self.y_rows, predicted, out=predicted)
 
 
 def _joined(rows: FloatArray, others: NDArray[np.floating], chosen: NDArray[np.bool_]) -> FloatArray:
     """Concatenate rows and the chosen rows of others, in float32 or wider."""
-    own = others if chosen.all() else others[:, chosen]
-    return np.concatenate([rows, own], 1, dtype=np.result_type(np.float32, others))
+    added = others if chosen.all() else others[:, chosen]
+    return np.concatenate([rows, added], 1, dtype=np.result_type(np.float32, others))
 
 
 def _mean(rows: NDArray[np.floating]) -> Float64Array:
@@ -195,12 +195,12 @@ class SharedGramStats:
     def error(self, weights: NDArray[np.floating], bias: NDArray[np.floating]) -> Float64Array:
         """Return the squared error [G, N] of weights [G, N, K] and biases [U * G, N]."""
         biases = np.split(np.asarray(bias), len(self.parts))
-        errors = [part.error(weights, own) for part, own in zip(self.parts, biases, strict=True)]
+        errors = [part.error(weights, bias_part) for part, bias_part in zip(self.parts, biases, strict=True)]
         return np.asarray(sum(errors[1:], errors[0]))
 
     def of_outputs(self, part: slice) -> SharedGramStats:
         """Return the sums for some of the outputs."""
-        return SharedGramStats(tuple(one.of_outputs(part) for one in self.parts), self.has_bias)
+        return SharedGramStats(tuple(stats.of_outputs(part) for stats in self.parts), self.has_bias)
 
     def power(self) -> float:
         """Return the sum of squares of the outputs around their means."""

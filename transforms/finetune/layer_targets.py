@@ -59,8 +59,8 @@ def _behind(tensor: gs.Tensor) -> gs.Tensor:
 def _is_rounded(tensor: gs.Tensor) -> bool:
     """Return whether the last operation on a computed tensor is rounding."""
     node, start = walk.producer(tensor), _behind(tensor)
-    made = walk.producer(start)
-    is_constant = isinstance(start, gs.Constant) or (made is not None and made.op == "Constant")
+    maker = walk.producer(start)
+    is_constant = isinstance(start, gs.Constant) or (maker is not None and maker.op == "Constant")
     return node is not None and _is_rounding(node) and not is_constant
 
 

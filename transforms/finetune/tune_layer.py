@@ -104,12 +104,12 @@ def tune_layer(
     """
     tuning = _Tuning(matched, fit, held, options)
     before = error_of(held, current)
-    found = Tuned(current, before, before, held.power(), tuning.choose_damping())
+    tuned = Tuned(current, before, before, held.power(), tuning.choose_damping())
     for solution in tuning.solutions(current):
         error = error_of(held, solution)
-        if error < found.after:
-            found.best, found.after = solution, error
-    return found
+        if error < tuned.after:
+            tuned.best, tuned.after = solution, error
+    return tuned
 
 
 def some_outputs(count: int) -> slice:

@@ -39,7 +39,7 @@ class Twin(NamedTuple):
 
 
 def _block_attributes(op: str) -> dict[str, int | str]:
-    return {**{key: known.default for key, known in ATTRIBUTES[op].items()}, "axis": 1}
+    return {**{key: attribute.default for key, attribute in ATTRIBUTES[op].items()}, "axis": 1}
 
 
 def _bfp() -> str:
@@ -103,10 +103,10 @@ def is_own(function: onnx.FunctionProto) -> bool:
 
 def drop_own(model: onnx.ModelProto) -> None:
     """Remove the functions made here from a model, in place."""
-    kept = [function for function in model.functions if not is_own(function)]
-    if len(kept) < len(model.functions):
+    foreign = [function for function in model.functions if not is_own(function)]
+    if len(foreign) < len(model.functions):
         del model.functions[:]
-        model.functions.extend(kept)
+        model.functions.extend(foreign)
 
 
 def _for_opset(text: str, opset: int, output_type: int) -> str:
@@ -156,20 +156,20 @@ def attach_functions(model: onnx.ModelProto) -> int:
 
 def has_all_functions(model: onnx.ModelProto) -> bool:
     """Return whether a model has a function for each node in our domains."""
-    made = {(function.domain, function.name) for function in model.functions}
+    defined = {(function.domain, function.name) for function in model.functions}
     called = {(node.domain, node.op_type) for node, _ in _own_nodes(model.graph, {})}
-    return called <= made
+    return called <= defined
 
 
 def _calls(graph: onnx.GraphProto) -> dict[tuple[str, str], _Calls]:
     """Return the nodes of our operators in a graph and its bodies, by domain and operator."""
-    found: dict[tuple[str, str], _Calls] = {}
+    calls: dict[tuple[str, str], _Calls] = {}
     for node, types in _own_nodes(graph, {}):
         if node.op_type in TWINS:
             place = TWINS[node.op_type].typing_input or 0
             kind = types.get(node.input[place], 0) if place < len(node.input) else 0
-            found.setdefault((node.domain, node.op_type), []).append((node, kind))
-    return found
+            calls.setdefault((node.domain, node.op_type), []).append((node, kind))
+    return calls
 
 
 def _own_nodes(

@@ -74,12 +74,12 @@ def columns(flat: AnyArray, picked: NDArray[np.integer] | slice) -> AnyArray:
 
 def _combined(axes: Sequence[Table], sizes: Sequence[int]) -> Table:
     """Return the table over all axes: outputs and taps in C order, inputs counted in C order."""
-    whole = np.zeros((1, 1), np.int64)
+    combined = np.zeros((1, 1), np.int64)
     for table, size in zip(axes, sizes, strict=True):
-        outer, inner = whole[:, None, :, None], table[None, :, None, :]
+        outer, inner = combined[:, None, :, None], table[None, :, None, :]
         both = np.where((outer == NOTHING) | (inner == NOTHING), NOTHING, outer * size + inner)
-        whole = both.reshape(whole.shape[0] * table.shape[0], whole.shape[1] * table.shape[1])
-    return whole
+        combined = both.reshape(combined.shape[0] * table.shape[0], combined.shape[1] * table.shape[1])
+    return combined
 
 
 def _axis(op: str, attrs: Mapping[str, Any], axis: int, kernel: int, out_size: int, in_size: int) -> Table:

@@ -236,8 +236,8 @@ def join_users(
 
 def _has_all(layers: list[MatchedLayer]) -> bool:
     """Return whether the weight has no consumers besides these layers."""
-    known = {(id(layer.node), layer.layer.index) for layer in layers}
-    return {(id(node), index) for node, index in walk.uses(layers[0].weight.tensors[-1])} == known
+    of_layers = {(id(layer.node), layer.layer.index) for layer in layers}
+    return {(id(node), index) for node, index in walk.uses(layers[0].weight.tensors[-1])} == of_layers
 
 
 def _is_alike(layer: MatchedLayer, other: MatchedLayer) -> bool:

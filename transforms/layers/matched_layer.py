@@ -111,7 +111,7 @@ def _is_per_output(shape: tuple[int, ...], layer: LinearLayer, rank: int) -> boo
         return shape == (groups * outputs,)
     wanted = np.empty(groups * outputs).reshape(layer.channel_shape(rank)).shape
     pairs = zip_longest(reversed(shape), reversed(wanted), fillvalue=1)
-    return all(own == other for own, other in pairs)
+    return all(size == other for size, other in pairs)
 
 
 def added_constant(

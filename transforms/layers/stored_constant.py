@@ -249,8 +249,8 @@ def _holds(fmt: Format, values: NDArray[np.float32], axis: int) -> bool:
     if fmt.attributes.get("element_dtype") != "int8":
         return False
     is_lowest = (np.frexp(values)[0] == -0.5) & (values == -_largest_of_blocks(values, fmt.block, axis))
-    others = np.where(is_lowest, values / 2, values)
-    return bool(np.array_equal(ops.quantize_dequantize(others, fmt, axis), others))
+    halved = np.where(is_lowest, values / 2, values)
+    return bool(np.array_equal(ops.quantize_dequantize(halved, fmt, axis), halved))
 
 
 def _largest_of_blocks(values: NDArray[np.float32], block: int, axis: int) -> NDArray[np.float32]:
@@ -266,10 +266,10 @@ def candidate_formats(graph: gs.Graph, known: Sequence[Format] = ()) -> list[For
     coarsest of each first, since finer grids often include the same numbers.
     """
     scheme = recorded_scheme(graph)
-    own = [fmt for node in walk.nodes(graph) if (fmt := block_format_of(node))]
-    ranks = [known, scheme.named_formats if scheme else (), own, ops.FORMATS.values()]
-    found = [fmt for rank in ranks for fmt in sorted(rank, key=lambda fmt: fmt.bits) if fmt.block > 1]
-    return list({fmt.name: fmt for fmt in found}.values())
+    used = [fmt for node in walk.nodes(graph) if (fmt := block_format_of(node))]
+    ranks = [known, scheme.named_formats if scheme else (), used, ops.FORMATS.values()]
+    candidates = [fmt for rank in ranks for fmt in sorted(rank, key=lambda fmt: fmt.bits) if fmt.block > 1]
+    return list({fmt.name: fmt for fmt in candidates}.values())
 
 
 def weight_place(graph: gs.Graph, node: gs.Node, candidates: Sequence[Format]) -> tuple[int, StoredConstant]:

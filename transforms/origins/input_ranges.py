@@ -29,10 +29,10 @@ class InputRange:
         """Whether the samples look preprocessed differently from those of calibration."""
         if np.isnan(self.grid_low):
             return False
-        here, made = (
+        here, calibrated = (
             max(abs(a), abs(b)) for a, b in ((self.low, self.high), (self.grid_low, self.grid_high))
         )
-        return bool(here > _APART * made or _APART * here < made)
+        return bool(here > _APART * calibrated or _APART * here < calibrated)
 
 
 def input_ranges(layers: Iterable[Iterable[Reading]], feeds: Sequence[Feed]) -> list[InputRange]:

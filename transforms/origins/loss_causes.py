@@ -114,8 +114,8 @@ def _ends(grid: Grid, step: float, zero: float) -> tuple[float, float]:
 def _spread(values: AnyArray) -> float:
     """Return the ratio of the widest channel's range to the median, along axis 0 or the last."""
     axis = 0 if values.ndim > 2 else values.ndim - 1
-    others = tuple(i for i in range(values.ndim) if i != axis)
-    ranges = np.abs(values).max(axis=others)
+    reduced = tuple(i for i in range(values.ndim) if i != axis)
+    ranges = np.abs(values).max(axis=reduced)
     median = float(np.median(ranges))
     return float(ranges.max() / median) if median else 1.0
 

@@ -98,8 +98,8 @@ class LossOrigins:
         """Return the layer with most of the main output's error, or None where no layer has much of it."""
         if not self.main.named:
             return None
-        one = self.layers[self.main.named[0]]
-        return one if one.shares[self.main.name] >= BEGINS else None
+        layer = self.layers[self.main.named[0]]
+        return layer if layer.shares[self.main.name] >= BEGINS else None
 
 
 def find_origins(

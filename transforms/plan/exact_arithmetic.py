@@ -46,10 +46,10 @@ def exact_arithmetic(graph: gs.Graph) -> set[int]:
 def shape_arithmetic(graph: gs.Graph) -> set[int]:
     """Return the ids of nodes that compute from shapes and constants alone."""
 
-    def _joins(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:
+    def _joins(node: gs.Node, data: list[gs.Tensor], computed: Set[int]) -> bool:
         if node.op in ("Shape", "Size") and not node.domain:
             return True
-        return bool(data) and all(id(t) in made for t in data) and not any(walk.bodies(node))
+        return bool(data) and all(id(t) in computed for t in data) and not any(walk.bodies(node))
 
     return follow(walk.nodes(graph), _joins)
 
@@ -57,10 +57,10 @@ def shape_arithmetic(graph: gs.Graph) -> set[int]:
 def without_float_input(graph: gs.Graph) -> set[int]:
     """Return the ids of nodes that compute from integers, booleans and constants alone."""
 
-    def _joins(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:
+    def _joins(node: gs.Node, data: list[gs.Tensor], computed: Set[int]) -> bool:
         if is_dot_product(node) or node.op == "Gather" or not data:
             return False
-        return all(id(t) in made or not dtypes.is_type(t, dtypes.FLOAT) for t in data)
+        return all(id(t) in computed or not dtypes.is_type(t, dtypes.FLOAT) for t in data)
 
     return follow(graph.nodes, _joins)
 
@@ -70,12 +70,12 @@ def follow(nodes: Iterable[gs.Node], joins: Callable[[gs.Node, list[gs.Tensor], 
 
     ``joins`` takes a node, its inputs that are not constants, and the ids of the group's tensors so far.
     """
-    found, made = set[int](), set[int]()
+    joined, computed = set[int](), set[int]()
     for node in nodes:
-        if joins(node, walk.computed_inputs(node), made):
-            found.add(id(node))
-            made.update(id(t) for t in node.outputs)
-    return found
+        if joins(node, walk.computed_inputs(node), computed):
+            joined.add(id(node))
+            computed.update(id(t) for t in node.outputs)
+    return joined
 
 
 def positions(graph: gs.Graph, sizes: Set[int]) -> set[int]:

@@ -73,8 +73,10 @@ def exact_steps(graph: gs.Graph, rules: Iterable[Rule] | None = None) -> set[int
 def is_arithmetic(node: gs.Node) -> bool:
     """Return whether a node computes without weights of a layer."""
     if onnx_op(node) == "Einsum":
-        read, arrow, made = str(node.attrs.get("equation", "")).replace(" ", "").partition("->")
-        return bool(arrow) and set(read) - {","} <= set(made)  # no index is summed
+        input_indices, arrow, output_indices = (
+            str(node.attrs.get("equation", "")).replace(" ", "").partition("->")
+        )
+        return bool(arrow) and set(input_indices) - {","} <= set(output_indices)  # no index is summed
     if is_dot_product(node):
         return node.op in ("MatMul", "Gemm") and _summed(node) <= _COORDINATES
     return onnx_op(node) in ARITHMETIC
@@ -102,9 +104,9 @@ def _running_sum(_: gs.Node, tensor: gs.Tensor) -> Iterable[int] | None:
 
 def _steps_to_integer(cast: gs.Node, tensor: gs.Tensor) -> Iterable[int] | None:
     """32767 is 32768 in bfloat16 and float16, which a Cast to int16 turns into the lowest number."""
-    made = cast.outputs[0]
-    others = (onnx.TensorProto.BOOL, onnx.TensorProto.STRING)
-    if not dtypes.is_discrete(made) or dtypes.element_type(made) in others:
+    result = cast.outputs[0]
+    without_steps = (onnx.TensorProto.BOOL, onnx.TensorProto.STRING)
+    if not dtypes.is_discrete(result) or dtypes.element_type(result) in without_steps:
         return None
     steps = list(walk.steps_to(tensor, lambda node: _is_float(node, _CHAIN | _VIEWS)))
     return map(id, steps) if any(step.op in _CHAIN for step in steps) else None

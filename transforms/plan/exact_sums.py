@@ -100,8 +100,8 @@ def _sums(spec: QuantSpec, weight: gs.Constant) -> tuple[tuple[int, ...], ...]:
     The weight is stored once for all; products that sum along the axis of its scales are left out.
     """
     products = [node for node, index in walk.uses(weight) if index == 1 and dot_products.is_dot_product(node)]
-    found = {dot_products.pair_axes(node, weight.shape) for node in products}
-    return tuple(sorted(axes for axes in found if axes and spec.axis not in axes))
+    all_axes = {dot_products.pair_axes(node, weight.shape) for node in products}
+    return tuple(sorted(axes for axes in all_axes if axes and spec.axis not in axes))
 
 
 def orders_channels(scheme: Scheme) -> bool:

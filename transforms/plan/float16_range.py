@@ -151,8 +151,8 @@ def _takes_beyond(node: gs.Node) -> bool:
 
 def _is_mask(values: np.ndarray) -> bool:
     """Return whether numbers are 0 and one other, or so large that nothing of an addend remains."""
-    others = values[values != 0]
-    is_one = others.size < values.size and bool((others == others[0]).all())
+    nonzero = values[values != 0]
+    is_one = nonzero.size < values.size and bool((nonzero == nonzero[0]).all())
     return is_one or magnitude(values) >= NO_FRACTION
 
 

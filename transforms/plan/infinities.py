@@ -157,7 +157,7 @@ class _Meant:
         """Return the tensors between infinities that arise in a run and nodes that expect them."""
         ends = [tensor for node, tensor in self._edges if self._expects(node)]
         before = self._spread.backwards(ends)
-        sources = [one for one in before.values() if self._may_become_infinite(one)]
+        sources = [source for source in before.values() if self._may_become_infinite(source)]
         return self._between(self._spread.onwards(sources), ends)
 
     def _between(self, reached: dict[int, gs.Tensor], ends: Iterable[gs.Tensor]) -> dict[int, gs.Tensor]:
@@ -187,7 +187,7 @@ class _Meant:
             return _is_float(tensor) and magnitude(tensor.values) >= _HALF
         node = walk.producer(tensor)
         if node is None:
-            return any(tensor is one for one in self._graph.inputs)
+            return any(tensor is model_input for model_input in self._graph.inputs)
         return node.op in _MAKERS or (node.op == "Div" and not isinstance(node.inputs[1], gs.Constant))
 
 

@@ -86,15 +86,15 @@ def is_dense(pool: gs.Node) -> bool:
 
 def has_pads(pool: gs.Node) -> bool:
     """Return whether a pool has explicit pads; with auto_pad SAME pads may have any size."""
-    given = pool.attrs.get("auto_pad", "NOTSET") == "NOTSET"
-    return given and any(pool.attrs.get("pads", ()))
+    is_explicit = pool.attrs.get("auto_pad", "NOTSET") == "NOTSET"
+    return is_explicit and any(pool.attrs.get("pads", ()))
 
 
 def counts_pads_of_cut_windows(pool: gs.Node) -> bool:
     """Return whether a pool counts its pads, and its last windows may extend beyond them."""
     counts = pool.attrs.get("ceil_mode", 0) and pool.attrs.get("count_include_pad", 0)
-    given = pool.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
-    return bool(counts) and given and not _fits(pool)
+    is_explicit = pool.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    return bool(counts) and is_explicit and not _fits(pool)
 
 
 def _fits(pool: gs.Node) -> bool:

@@ -185,12 +185,12 @@ class IntegerSites:
 
     def _find_last(self) -> set[int]:
         """Return the Concats and moves whose consumers all are such nodes, up to outputs of the model."""
-        found: set[int] = set()
+        last: set[int] = set()
         for node in reversed(self._graph.nodes):
             consumers = [user for tensor in node.outputs for user in tensor.outputs]
-            if (node.op == "Concat" or is_move(node)) and all(id(user) in found for user in consumers):
-                found.add(id(node))
-        return found
+            if (node.op == "Concat" or is_move(node)) and all(id(user) in last for user in consumers):
+                last.add(id(node))
+        return last
 
     def _find_moves_and_open(self) -> None:
         """Find the moves whose consumers all take integers, and layers that may as well compute in float.
@@ -199,7 +199,9 @@ class IntegerSites:
         """
         for node in reversed(self._graph.nodes):  # consumers before producers
             if is_move(node) and keeps_grid(node) and self._takes(node):
-                if self._are_integers([one for one in node.outputs if dtypes.is_type(one, dtypes.FLOAT)]):
+                if self._are_integers(
+                    [output for output in node.outputs if dtypes.is_type(output, dtypes.FLOAT)]
+                ):
                     self._moves.add(id(node))
             elif id(node) in self.layers and self._is_plain(node) and not self._is_rounded(node.outputs[0]):
                 self._open.add(id(node))

@@ -101,11 +101,11 @@ class _Joined:
 
 def _takes_number(node: gs.Node) -> bool:
     """Return whether a node multiplies by or adds a single number."""
-    return onnx_op(node) in _PLAIN and any(one.values.size == 1 for one in _constants(node))
+    return onnx_op(node) in _PLAIN and any(constant.values.size == 1 for constant in _constants(node))
 
 
 def _constants(node: gs.Node) -> list[gs.Constant]:
-    return [one for one in node.inputs if isinstance(one, gs.Constant)]
+    return [tensor for tensor in node.inputs if isinstance(tensor, gs.Constant)]
 
 
 def _is_too_coarse(plan: QuantizationPlan, concat: gs.Node, site: QuantSite, extremes: Extremes) -> bool:

@@ -29,7 +29,11 @@ class NamedNodes:
     def matching(self, pattern: str) -> NodeSet:
         """Return the nodes whose name matches the pattern or whose operator it names, in order."""
         name = literal(pattern)
-        names = [name] if name is not None else [one for one in self._named if matches(one, pattern)]
+        names = (
+            [name]
+            if name is not None
+            else [known_name for known_name in self._named if matches(known_name, pattern)]
+        )
         places = {place for name in names for place in self._named.get(name, ())}
         places.update(self._of_type.get(pattern, ()))
         return with_bodies(self._nodes[place] for place in sorted(places))

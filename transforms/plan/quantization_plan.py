@@ -42,9 +42,9 @@ WeighedUses = dict[int, list[tuple[tuple[gs.Node, int], gs.Tensor, int]]]
 def check_plan(plan: object, rewrite: str) -> None:
     """Raise TypeError unless this is a plan: a graph alone does not have the formats of tensors."""
     if not isinstance(plan, QuantizationPlan):
-        given = "a graph" if isinstance(plan, gs.Graph) else f"a {type(plan).__name__}"
+        description = "a graph" if isinstance(plan, gs.Graph) else f"a {type(plan).__name__}"
         maker = "transforms.plan.quantization_plan.QuantizationPlan(graph, scheme)"
-        raise TypeError(f"{rewrite} changes a plan, not {given}: {maker} makes one")
+        raise TypeError(f"{rewrite} changes a plan, not {description}: {maker} makes one")
 
 
 class QuantizationPlan:
@@ -92,11 +92,11 @@ class QuantizationPlan:
 
     def share(self, tensors: list[gs.Tensor]) -> bool:
         """Give tensors one range, the hull of theirs; return False if they already share one."""
-        first, *others = {id(group): group for group in map(self.group, tensors)}.values()
-        for group in others:
+        first, *rest = {id(group): group for group in map(self.group, tensors)}.values()
+        for group in rest:
             self._shared.update((id(tensor), first) for tensor in group)
             first += group
-        return bool(others)
+        return bool(rest)
 
     def share_if_alike(self, joining: gs.Node) -> None:
         """Let a node's inputs and outputs share a range if :meth:`settle` finds that little is lost."""
@@ -169,8 +169,8 @@ class QuantizationPlan:
         if not self.fixed:
             return None
         tensor = quantization.tensor
-        others = self.group(tensor) if quantization.role != WEIGHT else ()
-        names = (tensor.name, *(one.name for one in others))
+        group = self.group(tensor) if quantization.role != WEIGHT else ()
+        names = (tensor.name, *(member.name for member in group))
         return self.fixed.of(names, step.format, quantization.role, step.axis)
 
     def replace_each(self, parts: Callable[[QuantSite], list[QuantSite]]) -> None:

@@ -75,7 +75,7 @@ def _named(value: object, where: str) -> Iterable[tuple[str, Any]]:
 
 
 def _listed(name: str, many: object) -> list[Mapping[str, Any]]:
-    if not isinstance(many, list) or not all(isinstance(one, dict) for one in many):
+    if not isinstance(many, list) or not all(isinstance(entry, dict) for entry in many):
         raise ValueError(f"tensor '{name}': not a list of grids")
     return many
 
@@ -107,7 +107,7 @@ def _seen(name: str, value: object) -> tuple[float, float] | tuple[None, None]:
     if value is None:
         return None, None
     ends = value if isinstance(value, list) else []
-    numbers = [float(one) for one in ends if type(one) in (int, float) and math.isfinite(one)]
+    numbers = [float(end) for end in ends if type(end) in (int, float) and math.isfinite(end)]
     if len(ends) != 2 or len(numbers) != 2 or numbers[0] > numbers[1]:
         raise ValueError(f"tensor '{name}': seen {str(value)[:40]} is not a lowest and a highest number")
     return numbers[0], numbers[1]
@@ -127,11 +127,11 @@ def _positive(name: str, value: object) -> np.ndarray:
 def _whole(name: str, value: object, bits: int, lowest: int) -> np.ndarray:
     """Return zero points counted from the lowest integer."""
     try:
-        found = np.asarray(value, np.float64)
+        zero_points = np.asarray(value, np.float64)
     except (TypeError, ValueError):
-        found = np.array(np.nan)
-    offset = found - lowest
-    if not found.size or not ((offset == np.rint(offset)) & (offset >= 0) & (offset < 2.0**bits)).all():
+        zero_points = np.array(np.nan)
+    offset = zero_points - lowest
+    if not zero_points.size or not ((offset == np.rint(offset)) & (offset >= 0) & (offset < 2.0**bits)).all():
         raise ValueError(f"tensor '{name}': zero point {str(value)[:40]} is not an integer of {bits} bits")
     return offset.astype(np.int64)
 

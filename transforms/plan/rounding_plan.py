@@ -112,19 +112,21 @@ class RoundingPlan:
 
 def reach(roundings: Iterable[Rounding]) -> tuple[set[Edge], set[int]]:
     """Return the edges that roundings change, and the ``id`` of each model output they change."""
-    found = list(roundings)
-    return set().union(*(one.edges for one in found)), {id(one.tensor) for one in found if one.is_output}
+    listed = list(roundings)
+    return set().union(*(rounding.edges for rounding in listed)), {
+        id(rounding.tensor) for rounding in listed if rounding.is_output
+    }
 
 
 def owners(graph: gs.Graph) -> dict[int, tuple[gs.Graph, gs.Node | None]]:
     """Map the ``id`` of each tensor to its graph and the node that computes it, or None."""
-    found: dict[int, tuple[gs.Graph, gs.Node | None]] = {
+    owner_of: dict[int, tuple[gs.Graph, gs.Node | None]] = {
         key: (owner, None) for key, owner in walk.constant_owners(graph).items()
     }
     for inner in walk.graphs(graph):
-        found.update((id(tensor), (inner, None)) for tensor in inner.inputs)
-        found.update((id(t), (inner, node)) for node in inner.nodes for t in node.outputs)
-    return found
+        owner_of.update((id(tensor), (inner, None)) for tensor in inner.inputs)
+        owner_of.update((id(t), (inner, node)) for node in inner.nodes for t in node.outputs)
+    return owner_of
 
 
 def is_downcast(node: gs.Node, element: int) -> bool:

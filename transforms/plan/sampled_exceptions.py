@@ -70,18 +70,18 @@ def guarded_nan(plan: QuantizationPlan, holding: Collection[str]) -> list[str]:
 
     ``holding``: the names of tensors that held NaN on samples.
     """
-    found = {
+    with_nan = {
         name: tensor
         for name, tensor in (_activations(plan).items() if holding else ())
-        if any(one.name in holding for one in plan.group(tensor))
+        if any(member.name in holding for member in plan.group(tensor))
     }
-    leads = _leading_to_guards(plan.graph) if found else set()
-    return [name for name, tensor in found.items() if id(tensor) in leads]
+    leads = _leading_to_guards(plan.graph) if with_nan else set()
+    return [name for name, tensor in with_nan.items() if id(tensor) in leads]
 
 
 def zero_inputs(graph: gs.Graph, feeds: Iterable[Feed]) -> list[str]:
     """Return the names of float inputs that are zero in all feeds, and not empty in all."""
-    zeros = {str(one.name): False for one in graph.inputs if dtypes.is_type(one, dtypes.FLOAT)}
+    zeros = {str(tensor.name): False for tensor in graph.inputs if dtypes.is_type(tensor, dtypes.FLOAT)}
     for feed in feeds if zeros else ():
         zeros = {name: has or np.size(feed.get(name, ())) > 0 for name, has in zeros.items()}
         zeros = {name: has for name, has in zeros.items() if not np.any(feed.get(name, 0))}
@@ -96,13 +96,17 @@ def without_range(plan: QuantizationPlan, zeros: Collection[str]) -> list[str]:
     The inputs come first. Products with such a zero are zero as well. A tensor for which the scheme names a
     format has that format.
     """
-    found = {id(one) for one in plan.graph.inputs if one.name in zeros}
-    for node in plan.graph.nodes if found else ():
-        read = [one for one in walk.reads(node) if isinstance(one, gs.Variable) and not one.is_empty()]
+    zero_tensors = {id(tensor) for tensor in plan.graph.inputs if tensor.name in zeros}
+    for node in plan.graph.nodes if zero_tensors else ():
+        read = [
+            operand
+            for operand in walk.reads(node)
+            if isinstance(operand, gs.Variable) and not operand.is_empty()
+        ]
         of = any if node.op in _PRODUCTS else all
-        if read and node.op not in _LENGTHS and of(id(one) in found for one in read):
-            found.update(map(id, node.outputs))
-    names = [name for name, tensor in _activations(plan).items() if id(tensor) in found]
+        if read and node.op not in _LENGTHS and of(id(operand) in zero_tensors for operand in read):
+            zero_tensors.update(map(id, node.outputs))
+    names = [name for name, tensor in _activations(plan).items() if id(tensor) in zero_tensors]
     return sorted((name for name in names if name not in plan.scheme.tensors), key=lambda n: n not in zeros)
 
 

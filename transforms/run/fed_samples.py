@@ -66,8 +66,8 @@ class FedSamples:
     def __iter__(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         """Yield name and feed of each sample; ValueError when one does not fit the model."""
         for name, feed in self._samples:
-            given = self._encoder_samples.feed(name)
-            made = {**given, **self._encoder.run(given)}
-            full = {**feed, **{fed: made[tensor] for fed, tensor in self._fed.items()}}
+            encoder_feed = self._encoder_samples.feed(name)
+            encoded = {**encoder_feed, **self._encoder.run(encoder_feed)}
+            full = {**feed, **{fed: encoded[tensor] for fed, tensor in self._fed.items()}}
             check_feed(self._inputs, full, name)
             yield name, full

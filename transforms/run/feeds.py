@@ -149,11 +149,10 @@ def batch_feeds(feeds: Sequence[Feed], inputs: Sequence[ModelInput], size: int) 
     """
     if size == 1:
         return list(feeds)
-    for one in inputs:
-        if not one.shape or one.shape[0] is not None:
-            raise ValueError(
-                f"batch size {size}: the first dimension of input '{one.name}' {list(one.shape)} is not free"
-            )
+    for tensor in inputs:
+        if not tensor.shape or tensor.shape[0] is not None:
+            where = f"input '{tensor.name}' {list(tensor.shape)}"
+            raise ValueError(f"batch size {size}: the first dimension of {where} is not free")
     return [_join(feeds[i : i + size], i) for i in range(0, len(feeds), size)]
 
 
@@ -167,9 +166,9 @@ def _named(
     """Yield each sample by its number as a feed; a file with several texts gives several samples."""
     for i, sample in enumerate(each_sample(source, limit)):
         if isinstance(sample, os.PathLike):
-            found = Samples.of_files([sample_file(Path(sample), i)], inputs, images, fitting)
-            names = [str(i)] if len(found) == 1 else [f"{i}-{row + 1}" for row in range(len(found))]
-            yield from ((name, feed) for name, (_, feed) in zip(names, found, strict=True))
+            samples = Samples.of_files([sample_file(Path(sample), i)], inputs, images, fitting)
+            names = [str(i)] if len(samples) == 1 else [f"{i}-{row + 1}" for row in range(len(samples))]
+            yield from ((name, feed) for name, (_, feed) in zip(names, samples, strict=True))
         else:
             feed = by_name(arrays_of(sample), inputs, i)
             yield str(i), feed if fitting is None else fitting.of(feed, inputs)

@@ -26,8 +26,8 @@ class Fitting:
 
     def of(self, feed: Feed, inputs: Sequence[ModelInput]) -> dict[str, AnyArray]:
         """Return the arrays of a sample, converted to fit the inputs of a model."""
-        wanted = {one.name: one for one in inputs}
-        return {name: self._fit(array, wanted.get(name)) for name, array in feed.items()}
+        by_name = {model_input.name: model_input for model_input in inputs}
+        return {name: self._fit(array, by_name.get(name)) for name, array in feed.items()}
 
     def of_headers(
         self, headers: Mapping[str, ArrayHeader], inputs: Sequence[ModelInput]

@@ -129,10 +129,14 @@ class InstrumentedModel(Generic[Key]):
         runs. Raises KeyError for a name that is not in the main graph, and whatever
         :func:`transforms.runtime.session.open_session` raises.
         """
-        made = show_tensors(graph, shown, inputs, watched, sequences)
-        self._constants, self._places, self._watch = made.constants, made.places, made.watch
+        shown_model = show_tensors(graph, shown, inputs, watched, sequences)
+        self._constants, self._places, self._watch = (
+            shown_model.constants,
+            shown_model.places,
+            shown_model.watch,
+        )
         fed = {"in_order": bool(self._watch.outputs), "sequences": inputs is not None}
-        self._model = open_light(made.light, made.weights, options, **fed)
+        self._model = open_light(shown_model.light, shown_model.weights, options, **fed)
 
     def types(self) -> dict[Key, str]:
         """Return the runtime's type name of each shown tensor, without constants."""
@@ -152,9 +156,9 @@ class InstrumentedModel(Generic[Key]):
         places = {key: self._places[key] for key in keys if key not in self._constants}
         outputs = dict.fromkeys(p for p in places.values() if p not in feed)
         with self._watch.seen_by(see):
-            made = self._model.run(feed, [*outputs, *(self._watch.outputs if see else ())])
-        found = {key: feed[place] if place in feed else made[place] for key, place in places.items()}
-        return found | {key: self._constants[key] for key in keys if key in self._constants}
+            results = self._model.run(feed, [*outputs, *(self._watch.outputs if see else ())])
+        arrays = {key: feed[place] if place in feed else results[place] for key, place in places.items()}
+        return arrays | {key: self._constants[key] for key in keys if key in self._constants}
 
 
 def _declared(tensor: gs.Tensor | None) -> onnx.ValueInfoProto | None:
@@ -170,8 +174,8 @@ def _declared(tensor: gs.Tensor | None) -> onnx.ValueInfoProto | None:
 
 def float_outputs(graph: gs.Graph) -> list[str]:
     """Return the names of the float32 outputs that the graph computes."""
-    made = (tensor for tensor in graph.outputs if isinstance(tensor, gs.Variable))
-    return [tensor.name for tensor in made if dtypes.is_type(tensor, dtypes.FLOAT)]
+    computed = (tensor for tensor in graph.outputs if isinstance(tensor, gs.Variable))
+    return [tensor.name for tensor in computed if dtypes.is_type(tensor, dtypes.FLOAT)]
 
 
 def readable(tensor: gs.Constant) -> np.ndarray:
@@ -184,20 +188,20 @@ def _chain(name: str, probe: str, names: walk.Names) -> list[onnx.NodeProto]:
     """Return the nodes of a probe of a tensor."""
     nodes: list[onnx.NodeProto] = []
     for op, attributes in PROBES[probe]:
-        made = names.derive(name, probe)
+        output = names.derive(name, probe)
         nodes.append(
-            helper.make_node(op, [nodes[-1].output[0] if nodes else name], [made], made, **attributes)
+            helper.make_node(op, [nodes[-1].output[0] if nodes else name], [output], output, **attributes)
         )
     return nodes
 
 
 def _insert_after(proto: onnx.GraphProto, after: Mapping[str, list[onnx.NodeProto]]) -> None:
     """Insert nodes directly after the node that computes the tensor given as key, or after the inputs."""
-    made = list(proto.node)
+    nodes = list(proto.node)
     del proto.node[:]
     for value in proto.input:
         proto.node.extend(after.get(value.name, ()))
-    for node in made:
+    for node in nodes:
         proto.node.append(node)
         for name in node.output:
             proto.node.extend(after.get(name, ()))

@@ -97,8 +97,8 @@ def _caches(
     for name, array in model.run(feed, names).items() if names else ():
         numbers = array.astype(np.float32)
         if name in offsets:
-            others = [axis for axis in range(array.ndim) if axis not in axes[name]]
-            numbers -= np.expand_dims(offsets[name], others)
+            missing_axes = [axis for axis in range(array.ndim) if axis not in axes[name]]
+            numbers -= np.expand_dims(offsets[name], missing_axes)
         yield name, numbers
 
 

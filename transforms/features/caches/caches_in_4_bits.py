@@ -58,5 +58,5 @@ class FourBits:
 
 
 def _rotate(graph: gs.Graph, rotations: Mapping[str, Rotation]) -> None:
-    keys = [one for one in find_caches(graph, _BITS) if one.present.name in rotations]
-    rotate_keys(graph, [(one.node, rotations[str(one.present.name)]) for one in keys])
+    keys = [cache for cache in find_caches(graph, _BITS) if cache.present.name in rotations]
+    rotate_keys(graph, [(cache.node, rotations[str(cache.present.name)]) for cache in keys])

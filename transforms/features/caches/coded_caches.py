@@ -116,8 +116,8 @@ def _along(node: gs.Node, rank: int) -> Float32Array:
 
 def _quantize(node: gs.Node) -> gs.Node | None:
     """Return the node that quantizes the new tokens a Concat appends to a cache."""
-    made = walk.producer(node.inputs[1]) if len(node.inputs) > 1 else None
-    return made if made is not None and made.op == "QuantizeLinear" else None
+    maker = walk.producer(node.inputs[1]) if len(node.inputs) > 1 else None
+    return maker if maker is not None and maker.op == "QuantizeLinear" else None
 
 
 def _values(tensor: gs.Tensor) -> Float32Array:

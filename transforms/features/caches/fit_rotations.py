@@ -87,7 +87,7 @@ class _Sums:
     @property
     def is_finite(self) -> bool:
         """Whether all sums are finite."""
-        return all(np.isfinite(one).all() for one in (self.queries, self.keys, self.sum))
+        return all(np.isfinite(sums).all() for sums in (self.queries, self.keys, self.sum))
 
     def rotation(self) -> Rotation:
         """Return the rotation for these queries and keys."""
@@ -107,12 +107,14 @@ def balancing(keys: Float64Array, queries: Float64Array) -> Float64Array:
     root = np.linalg.cholesky(_shrunk(keys))
     axes, sizes, _ = np.linalg.svd(root.T @ _shrunk(queries) @ root)
     inverse = root @ axes / sizes**0.25  # as columns, the axes in which both are the same
-    found: Float64Array = np.linalg.inv(inverse).T @ spreading(len(keys))
-    return found
+    matrix: Float64Array = np.linalg.inv(inverse).T @ spreading(len(keys))
+    return matrix
 
 
 def _shrunk(products: Float64Array) -> Float64Array:
-    own, mean = np.diag(np.diag(products)), np.trace(products) / len(products)
+    diagonal, mean = np.diag(np.diag(products)), np.trace(products) / len(products)
     least = _LEAST * mean if mean else 1.0  # so that a head of zeros stays as it is
-    found: Float64Array = _OF_SAMPLES * products + (1 - _OF_SAMPLES) * own + least * np.eye(len(products))
-    return found
+    shrunk: Float64Array = (
+        _OF_SAMPLES * products + (1 - _OF_SAMPLES) * diagonal + least * np.eye(len(products))
+    )
+    return shrunk

@@ -43,8 +43,8 @@ class PassedState:
     @property
     def is_made_here(self) -> bool:
         """Whether a branch of the model computes it for the first step."""
-        made = [] if self.present is None else leaves(self.present)
-        return any(leaf is not self.past and not isinstance(leaf, gs.Constant) for leaf in made)
+        ends = [] if self.present is None else leaves(self.present)
+        return any(leaf is not self.past and not isinstance(leaf, gs.Constant) for leaf in ends)
 
     @property
     def channels(self) -> tuple[int, ...]:
@@ -91,8 +91,8 @@ def leaves(tensor: gs.Tensor) -> Iterator[gs.Tensor]:
 def _is_read(state: PassedState) -> bool:
     """Return whether attentions read a state, or its output, and every reader takes float32."""
     present = [] if state.present is None else _between(state.present)
-    reads = [one for tensor in (state.past, *present) for one in walk.uses_beyond(tensor, _moves)]
-    return any(_is_attention(*one) for one in reads) and all(map(_reads_float, state.past.outputs))
+    reads = [use for tensor in (state.past, *present) for use in walk.uses_beyond(tensor, _moves)]
+    return any(_is_attention(*use) for use in reads) and all(map(_reads_float, state.past.outputs))
 
 
 def _moves(node: gs.Node, place: int) -> bool:
@@ -115,8 +115,8 @@ def _is_unchanged(state: PassedState, fed: Collection[gs.Tensor]) -> bool:
     past, present = state.past, state.present
     if present is None or past.dtype != present.dtype or len(present.shape or ()) != len(past.shape):
         return False
-    states = {id(one) for one in fed}
-    return all(_is_kept(one, past, states) for one in leaves(present))
+    states = {id(state_input) for state_input in fed}
+    return all(_is_kept(leaf, past, states) for leaf in leaves(present))
 
 
 def _is_kept(leaf: gs.Tensor, past: gs.Tensor, states: set[int]) -> bool:
@@ -140,7 +140,9 @@ def _between(present: gs.Tensor) -> Iterator[gs.Tensor]:
 
 
 def _is_float(tensor: gs.Tensor) -> bool:
-    return len(tensor.shape or ()) >= LEAST_RANK and any(dtypes.is_type(tensor, one) for one in _FLOATS)
+    return len(tensor.shape or ()) >= LEAST_RANK and any(
+        dtypes.is_type(tensor, element) for element in _FLOATS
+    )
 
 
 def _is_computed(tensor: gs.Tensor) -> bool:

@@ -115,8 +115,8 @@ class _Writer:
 
 def _drop_unread(graph: gs.Graph, tensor: gs.Tensor) -> None:
     """Remove the nodes that passed on a tensor which nothing reads any more."""
-    node, ends, own = walk.producer(tensor), walk.outputs(graph), {id(one) for one in graph.nodes}
-    while node is not None and id(node) in own and onnx_op(node) in PASSES:
+    node, ends, node_ids = walk.producer(tensor), walk.outputs(graph), {id(member) for member in graph.nodes}
+    while node is not None and id(node) in node_ids and onnx_op(node) in PASSES:
         if node.outputs[0].outputs or id(node.outputs[0]) in ends:
             return
         before = node.inputs[0]

@@ -73,6 +73,6 @@ def _spread(node: gs.Node, offset: Float32Array) -> tuple[int, Float32Array, Flo
     """Return the input with the values, the array to subtract from it, and the array to add to the output."""
     heads, of_keys = int(node.attrs["num_heads"]), int(node.attrs["kv_num_heads"])
     flat, place = np.ascontiguousarray(offset, np.float32).reshape(-1), _place(node)
-    others = np.zeros((heads + of_keys) * offset.shape[1] if place == _PACKED else 0, np.float32)
+    of_other_inputs = np.zeros((heads + of_keys) * offset.shape[1] if place == _PACKED else 0, np.float32)
     after = np.repeat(offset, heads // of_keys, axis=0).reshape(-1)
-    return place, np.concatenate([others, flat]), np.ascontiguousarray(after, np.float32)
+    return place, np.concatenate([of_other_inputs, flat]), np.ascontiguousarray(after, np.float32)

@@ -57,11 +57,11 @@ def _proposed(work: Work) -> dict[str, OutlierMove]:
 
 def _rows(work: Work, names: list[str]) -> dict[str, list[Float32Array]]:
     """Return rows of tensors of the float model for each sample."""
-    found: dict[str, list[Float32Array]] = {name: [] for name in names}
+    rows: dict[str, list[Float32Array]] = {name: [] for name in names}
     model = InstrumentedModel[str](work.graph, (), work.options.run, watched=names)
     for feed in _feeds(work):
-        model.run(feed, see=lambda name, array: found[name].append(some_rows(array, _EACH)))
-    return found
+        model.run(feed, see=lambda name, array: rows[name].append(some_rows(array, _EACH)))
+    return rows
 
 
 def _feeds(work: Work) -> Iterable[Feed]:

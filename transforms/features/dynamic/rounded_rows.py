@@ -74,6 +74,6 @@ def _measured(source: gs.Tensor, factor: gs.Tensor) -> list[gs.Node]:
 
 def only_user(node: gs.Node, op: str) -> gs.Node | None:
     """Return the only node that reads the output of a node, if it is this standard operator, or None."""
-    made = node.outputs[0]
-    user = made.outputs[0] if walk.is_read_once(made) else None
+    output = node.outputs[0]
+    user = output.outputs[0] if walk.is_read_once(output) else None
     return user if user is not None and onnx_op(user) == op else None

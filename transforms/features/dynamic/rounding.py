@@ -159,6 +159,8 @@ class _Chain:
         attrs: Mapping[str, object] | None = None,
     ) -> gs.Variable:
         """Add a node and return its output."""
-        made = gs.Variable(self._names.derive(self._stem, suffix), dtype, list(shape))
-        self.nodes.append(gs.Node(op, self._names.derive(made.name, op), dict(attrs or {}), inputs, [made]))
-        return made
+        output = gs.Variable(self._names.derive(self._stem, suffix), dtype, list(shape))
+        self.nodes.append(
+            gs.Node(op, self._names.derive(output.name, op), dict(attrs or {}), inputs, [output])
+        )
+        return output

@@ -86,6 +86,6 @@ def _goes_on(choice: gs.Node, products: dict[int, gs.Node]) -> bool:
 def _ends(tensor: gs.Tensor) -> set[int]:
     """Return the ids of the nearest products on which a tensor depends."""
     between = walk.makers([tensor], lambda node: not is_dot_product(node))
-    read = [one for node in between.values() for one in node.inputs]
-    made = (walk.producer(one) for one in (tensor, *read))
-    return {id(node) for node in made if node is not None and is_dot_product(node)}
+    read = [read_tensor for node in between.values() for read_tensor in node.inputs]
+    producers = (walk.producer(read_tensor) for read_tensor in (tensor, *read))
+    return {id(node) for node in producers if node is not None and is_dot_product(node)}

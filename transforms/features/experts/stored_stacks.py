@@ -58,7 +58,7 @@ class StoredStack:
 def rounded_stack(stack: Stack, layout: Layout) -> StoredStack:
     """Round a stack with or without zero points, whichever has the smaller squared error."""
     tries = [_rounded(stack, fmt, layout) for fmt in INTEGERS[layout.bits]]
-    return min(tries, key=lambda one: one[1])[0]
+    return min(tries, key=lambda attempt: attempt[1])[0]
 
 
 def _rounded(stack: Stack, fmt: Format, layout: Layout) -> tuple[StoredStack, float]:

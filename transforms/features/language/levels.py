@@ -96,11 +96,11 @@ def _round_inputs(graph: gs.Graph, bits: tuple[int, ...]) -> int:
 
 def _time(work: Work, graph: gs.Graph, length: int) -> Timing | None:
     """Return the ratio of a graph's time to the present one at a sequence length; None if it fails."""
-    graphs = [copy_graph(one) for one in (graph, work.graph)]
+    graphs = [copy_graph(original) for original in (graph, work.graph)]
     feeds = list(lifelike_feeds(work.graph, 1, length))
     options = timed_options(replace(work.run_here, prepack=True))
     try:
-        made, before = time_graphs(graphs, feeds, options, _SECONDS)
+        after, before = time_graphs(graphs, feeds, options, _SECONDS)
     except Exception:  # the runtime's exceptions share no narrower class
         return None
-    return ratio(made, before)
+    return ratio(after, before)

@@ -32,13 +32,13 @@ class Encoded:
 
 def codes_of(fmt: Format) -> Codes | None:
     """Return the codes of a block format, or None if its elements have more than 8 bits."""
-    given = fmt.attributes
+    attributes = fmt.attributes
     if fmt.op == MX:
-        return _element_codes(str(given["element_dtype"]))
-    prime = given.get("bfp_method", "to_bfp") != "to_bfp"
-    shift_bits = int(given["sub_block_shift_bits"]) if prime else 0
-    complement = bool(given.get("use_compiler_version_cpu_kernel", 0))
-    return _step_codes(int(given["bit_width"]) - 9, shift_bits, complement)
+        return _element_codes(str(attributes["element_dtype"]))
+    prime = attributes.get("bfp_method", "to_bfp") != "to_bfp"
+    shift_bits = int(attributes["sub_block_shift_bits"]) if prime else 0
+    complement = bool(attributes.get("use_compiler_version_cpu_kernel", 0))
+    return _step_codes(int(attributes["bit_width"]) - 9, shift_bits, complement)
 
 
 @lru_cache
@@ -93,13 +93,13 @@ def encode(values: Float32, codes: Codes, layout: BlockLayout) -> Encoded:
 
 
 @keeps_subnormals
-def decode(found: Encoded, codes: Codes, layout: BlockLayout) -> Float32:
+def decode(encoded: Encoded, codes: Codes, layout: BlockLayout) -> Float32:
     """Decode to numbers in the shape ``layout.cut``; those at ``places`` are wrong."""
-    numbers = codes.values[found.codes].reshape(layout.cut)
+    numbers = codes.values[encoded.codes].reshape(layout.cut)
     with np.errstate(all="ignore"):
         if codes.shift_bits:
-            _scale(numbers, codes.shift_powers[found.shifts], layout, layout.group)
-        _scale(numbers, codes.powers[found.exponents], layout, layout.block)
+            _scale(numbers, codes.shift_powers[encoded.shifts], layout, layout.group)
+        _scale(numbers, codes.powers[encoded.exponents], layout, layout.block)
     return numbers
 
 
@@ -145,8 +145,8 @@ def _places_of(units: Float32, codes: Codes) -> Bytes:
     return np.where(np.signbit(units), negative, place).astype(np.uint8)
 
 
-def _differ(found: Encoded, cut: Float32, codes: Codes, layout: BlockLayout) -> NDArray[np.bool_]:
-    return decode(found, codes, layout).view(np.uint32) != cut.view(np.uint32)
+def _differ(encoded: Encoded, cut: Float32, codes: Codes, layout: BlockLayout) -> NDArray[np.bool_]:
+    return decode(encoded, codes, layout).view(np.uint32) != cut.view(np.uint32)
 
 
 def _count(wrong: NDArray[np.bool_], layout: BlockLayout) -> NDArray[np.int64]:

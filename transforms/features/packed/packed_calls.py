@@ -83,10 +83,12 @@ def calls_in(model: onnx.ModelProto) -> Iterator[tuple[Format, int, set[str]]]:
     """Yield the format of each call that decodes a weight, its element count, and the names it reads."""
     waiting = stored_names(model)
     for node in each_node(model.graph):
-        found = format_of_op(node.op_type) if node.domain == DOMAIN else None
-        if found is not None:
-            shape = next((list(one.ints) for one in node.attribute if one.name == "shape"), [])
-            yield found[0], math.prod(shape), {waiting.get(name, name) for name in node.input}
+        named_format = format_of_op(node.op_type) if node.domain == DOMAIN else None
+        if named_format is not None:
+            shape = next(
+                (list(attribute.ints) for attribute in node.attribute if attribute.name == "shape"), []
+            )
+            yield named_format[0], math.prod(shape), {waiting.get(name, name) for name in node.input}
 
 
 def _in_graph(
@@ -168,8 +170,8 @@ def _fit(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> boo
 
 def _have_shapes(inputs: Mapping[str, Weight], shapes: Sequence[tuple[int, ...]] | None) -> bool:
     """Return whether planes, exponents and shifts have the shapes that a form's function reads."""
-    found = [tuple(array.shape) for array in inputs.values()]
-    return shapes is not None and found[: len(shapes)] == list(shapes)
+    actual = [tuple(array.shape) for array in inputs.values()]
+    return shapes is not None and actual[: len(shapes)] == list(shapes)
 
 
 def _decode(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> NDArray[np.float32]:
@@ -190,9 +192,9 @@ def _decode(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> 
 def _drop_unused(graph: onnx.GraphProto, names: set[str], weights: dict[str, Weight]) -> None:
     """Remove inputs of calls that nothing else reads; the decoded weights keep their arrays alive."""
     gone = names - read_names(graph)
-    kept = [tensor for tensor in graph.initializer if tensor.name not in gone]
+    remaining = [tensor for tensor in graph.initializer if tensor.name not in gone]
     inputs = [value for value in graph.input if value.name not in gone or value.name not in weights]
-    for field, values in ((graph.initializer, kept), (graph.input, inputs)):
+    for field, values in ((graph.initializer, remaining), (graph.input, inputs)):
         del field[:]
         field.extend(values)
     for name in gone & weights.keys():

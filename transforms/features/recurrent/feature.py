@@ -23,7 +23,7 @@ _NARROW_BITS = 8
 
 def limits(node: gs.Node, tensor: gs.Tensor) -> Limits | None:
     """Return the limits of an output; None with other activations, larger states, or for cells."""
-    cells = any(tensor is one for one in node.outputs[_CELLS:])
+    cells = any(tensor is output for output in node.outputs[_CELLS:])
     begins = len(node.inputs) > _INITIAL and not node.inputs[_INITIAL].is_empty()
     is_open = cells or "activations" in node.attrs or (node.op == "GRU" and begins)
     return None if is_open else (-1.0, 1.0)

@@ -75,9 +75,9 @@ class RowsWriter:
     def _node(
         self, op: str, inputs: list[gs.Tensor], attrs: Mapping[str, int] | None = None, domain: str = ""
     ) -> gs.Node:
-        made = gs.Variable(self._names.derive(self._source.name, op.lower()), np.dtype(np.float32))
+        output = gs.Variable(self._names.derive(self._source.name, op.lower()), np.dtype(np.float32))
         name = self._names.derive(self._source.name, op)
-        return gs.Node(op, name, dict(attrs or {}), inputs, [made], domain=domain or None)
+        return gs.Node(op, name, dict(attrs or {}), inputs, [output], domain=domain or None)
 
     def _ended(self, nodes: list[gs.Node]) -> list[gs.Node]:
         """Let the last node output the target."""
@@ -95,6 +95,6 @@ def _in_blocks(integers: AnyArray, block: int, shape: tuple[int, ...]) -> NDArra
     """Return integers padded to whole blocks, if a row has several."""
     if len(shape) == integers.ndim:
         return integers
-    whole = np.zeros((*shape[:2], shape[2] * block), integers.dtype)
-    whole[..., : integers.shape[2]] = integers
-    return whole.reshape(shape)
+    padded = np.zeros((*shape[:2], shape[2] * block), integers.dtype)
+    padded[..., : integers.shape[2]] = integers
+    return padded.reshape(shape)
