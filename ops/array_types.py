@@ -1,4 +1,4 @@
-"""The types of arrays in signatures: an alias each, the same everywhere."""
+"""Aliases for the array types in signatures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AnyArray = NDArray[Any]
 Float32Array = NDArray[np.float32]
 Float64Array = NDArray[np.float64]
 FloatArray = NDArray[np.floating[Any]]
-"""Of float32 or float64."""
+"""Float32 or float64."""
 
 Feed = Mapping[str, NDArray[Any]]
 """The arrays of one run of a model, by the name of an input or output."""

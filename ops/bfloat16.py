@@ -1,4 +1,4 @@
-"""bfloat16 arrays: round to them, and back. The same native code as in the operators."""
+"""Convert arrays to bfloat16 and back, with the same native code as the operators."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 def to_bfloat16(x: NDArray[np.floating]) -> NDArray[ml_dtypes.bfloat16]:
     """Round float32 or float16 numbers half to even to bfloat16: the upper half of a float32's bits.
 
-    NaN stays NaN, subnormal numbers are kept, what exceeds the largest bfloat16 (3.39e38) by half a step
-    or more becomes infinite. Any shape and memory layout. Raises ValueError for other types.
+    NaN stays NaN, subnormal numbers are kept, numbers that exceed the largest bfloat16 (3.39e38) by half a
+    step or more become infinite. Any shape and memory layout. Raises ValueError for other types.
     """
     source = np.asarray(x)
     result = np.empty(source.shape, np.uint16)

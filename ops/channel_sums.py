@@ -13,9 +13,9 @@ from ops.subnormals import keeps_subnormals
 
 @keeps_subnormals
 def channel_sums(x: Float32Array, axis: int) -> tuple[Float64Array, Float64Array]:
-    """Return the sum of the numbers of each index of an axis, and that of their squares, in float64.
+    """Return the sums of numbers and of squares for each index of an axis, in float64.
 
-    The order of additions depends on the shape alone. ``axis`` may count from the end.
+    The order of additions only depends on the shape. ``axis`` may be negative.
     """
     axis %= x.ndim
     outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])

@@ -1,4 +1,4 @@
-"""How far the probabilities of two sets of logits are apart."""
+"""Divergence of the token probabilities of two sets of logits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from ops.array_types import Float64Array
 
 _NUMBERS = 1 << 20
-"""Logits that are looked at together: a vocabulary has 150,000, and each takes some copies in float64."""
+"""Logits to process at a time: a vocabulary has 150,000, and each takes some copies in float64."""
 
 
 def log_softmax(logits: NDArray[np.floating]) -> Float64Array:
-    """Return the logarithms of the probabilities of logits [..., classes], along the last axis."""
+    """Return the log-probabilities of logits [..., classes], along the last axis."""
     x = logits.astype(np.float64)
     x -= x.max(-1, keepdims=True)
     return np.asarray(x - np.log(np.exp(x).sum(-1, keepdims=True)))
@@ -21,8 +21,8 @@ def log_softmax(logits: NDArray[np.floating]) -> Float64Array:
 def divergence(baseline: NDArray[np.floating], other: NDArray[np.floating]) -> float:
     """Return the Kullback-Leibler divergence of other logits from those of a baseline, in nats.
 
-    Both [..., classes] of one shape, of any floating type. The divergences of all rows are added up. NaN for
-    logits that are not finite, apart from those of -inf in both. ValueError if the shapes differ.
+    Both are [..., classes] with one shape, of any floating type. The divergences of all rows are summed. NaN
+    for logits that are not finite, except for -inf in both. ValueError if the shapes differ.
     """
     if baseline.shape != other.shape:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The element types of OCP Microscaling, as numbers: the specification has them as tables."""
+"""The element types of OCP Microscaling as numbers, from the tables of the specification."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Element:
-    """An element type of Microscaling: exponent and mantissa bits, bias, exponent and value of the largest
-    number."""
+    """An element type of Microscaling.
+
+    ``largest_exponent`` and ``largest`` are the exponent and the value of the largest number.
+    """
 
     exponent_bits: int
     mantissa_bits: int

@@ -37,9 +37,8 @@ LINEAR_TYPES = {
 class Format:
     """A number format.
 
-    ``bits`` per element include its share of a block's exponents. ``block`` is the number of elements that
-    share an exponent (1: none). ``highest`` is the largest number at the largest scale, for integers at
-    scale 1.
+    ``bits`` per element include its share of a block's exponents. ``block`` is the number of elements with
+    one exponent (1: none). ``highest`` is the largest number at the largest scale, for integers at scale 1.
     """
 
     name: str
@@ -55,12 +54,12 @@ class Format:
 
     @property
     def is_integer(self) -> bool:
-        """Whether elements are integers that need a scale."""
+        """Whether elements are integers, which need a scale."""
         return "int" in self.name and self.op == LINEAR
 
     @property
     def is_float(self) -> bool:
-        """Whether elements are of a float type, which every value can have."""
+        """Whether elements have a float type, which needs no scale."""
         return self.op == LINEAR and not self.is_integer
 
     @property
@@ -77,7 +76,7 @@ class Format:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of an array of such numbers. Raises ValueError for block formats, which have none."""
+        """The dtype of an array of such numbers. Raises ValueError for block formats, which have none."""
         if self.op != LINEAR:
             raise ValueError(f"format '{self.name}' has no element type: it is a block format")
         return np.dtype(getattr(ml_dtypes, self.name, self.name))
@@ -85,7 +84,7 @@ class Format:
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute of a block operator: what a node without it has, what it may be, and aliases of that."""
+    """An attribute of a block operator: its default, its legal values, and aliases of these."""
 
     default: int | str
     legal: Sequence[int] | Sequence[str]
@@ -123,7 +122,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, Attribute]] = MappingProxyType(
         },
     }
 )
-"""The attributes of the block operators but the axis, as the native code reads them."""
+"""The attributes of the block operators except for the axis, as the native code reads them."""
 
 GROUPS = frozenset({"sub_block_size", "sub_block_shift_bits"})
 """The attributes of Microexponents that ordinary block floating point ignores."""
@@ -214,31 +213,31 @@ def format_of(op: str, attributes: Attributes) -> Format | None:
     """
     if op not in ATTRIBUTES:
         return None
-    found = _resolve(op, attributes)
-    numbers = _numbers(op, found)
+    resolved = _resolve(op, attributes)
+    numbers = _numbers(op, resolved)
     for fmt in FORMATS.values():
         if fmt.op == op and _numbers(op, _resolve(op, fmt.attributes)) == numbers:
-            return block_format(fmt.name, op, found)
+            return block_format(fmt.name, op, resolved)
     unusual = [f"{key}={value}" for key, value in numbers.items() if value != ATTRIBUTES[op][key].default]
-    return block_format(" ".join([op, *unusual]), op, found)
+    return block_format(" ".join([op, *unusual]), op, resolved)
 
 
 def _resolve(op: str, attributes: Attributes) -> dict[str, Any]:
     """Return all attributes that matter, with defaults, and with one name for each value."""
-    found = {}
-    for key, known in ATTRIBUTES[op].items():
-        value = attributes.get(key, known.default)
+    resolved = {}
+    for key, attribute in ATTRIBUTES[op].items():
+        value = attributes.get(key, attribute.default)
         value = int(value) if isinstance(value, np.integer) else value
-        found[key] = known.aliases.get(value, value) if type(value) in (int, str) else value
-        check_attribute(op, key, found[key], known.legal)
-    is_plain = found.get("bfp_method") == "to_bfp"
-    if found.get("use_compiler_version_cpu_kernel") and not (is_plain and found["bit_width"] == 16):
+        resolved[key] = attribute.aliases.get(value, value) if type(value) in (int, str) else value
+        check_attribute(op, key, resolved[key], attribute.legal)
+    is_plain = resolved.get("bfp_method") == "to_bfp"
+    if resolved.get("use_compiler_version_cpu_kernel") and not (is_plain and resolved["bit_width"] == 16):
         needs = "legal is 0 unless bfp_method is 'to_bfp' and bit_width is 16"
         raise ValueError(f"{op}: use_compiler_version_cpu_kernel is 1, {needs}")
     if is_plain:
-        return {key: value for key, value in found.items() if key not in GROUPS}
-    check_groups(op, found)
-    return found
+        return {key: value for key, value in resolved.items() if key not in GROUPS}
+    check_groups(op, resolved)
+    return resolved
 
 
 def check_attribute(subject: str, key: str, value: object, legal: Sequence[int] | Sequence[str]) -> None:

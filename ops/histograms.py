@@ -1,4 +1,4 @@
-"""Counting numbers in equal bins, in one pass of native code."""
+"""Count numbers in equal bins, in one pass of native code."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ops import _library
 from ops.array_types import Float32Array
 from ops.subnormals import keeps_subnormals
 
-_TABLES = 4  # as the kernel has it
+_TABLES = 4  # as in the kernel
 
 
 @keeps_subnormals
 def count_in_bins(x: Float32Array, exponent: int, counts: NDArray[np.int64]) -> None:
-    """Add to the counts of equal bins, [bins], those of the numbers of an array of any shape.
+    """Add the numbers of an array of any shape to the counts of equal bins, [bins].
 
-    The bins divide [-2**exponent, 2**exponent) and hold their lower edges; their number is a power of two,
-    and float32 holds it times 2**-exponent. Numbers beyond are counted in the outermost bins. NaN is not
-    allowed, nor are 2**32 numbers or more.
+    The bins divide [-2**exponent, 2**exponent) and include their lower edges; their number is a power of
+    two, and float32 can represent it times 2**-exponent. Numbers outside count in the outermost bins. NaN is
+    not allowed, nor are 2**32 numbers or more.
     """
     scale = math.ldexp(len(counts) / 2, -exponent)
     tables = np.empty((_TABLES, len(counts)), np.uint32)

@@ -1,7 +1,7 @@
-"""Integers with a scale for each block of numbers along one axis, as ONNX has them from opset 21 on.
+"""Integers with a scale for each block of numbers along one axis, as in ONNX from opset 21 on.
 
 An array of shape (.., D, ..) has scales of shape (.., ceil(D / block), ..), with the same other dimensions:
-the last block may be shorter. The arithmetic is that of :mod:`ops.integers`, a row for each block.
+the last block may be shorter. The arithmetic is that of :mod:`ops.integers`, with a row for each block.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ def block_rows(x: NDArray[Any], axis: int, block: int) -> NDArray[Any]:
 def _from_rows(rows: NDArray[Any], shape: tuple[int, ...], axis: int, block: int) -> NDArray[Any]:
     """Undo ``block_rows`` for an array of a shape."""
     cut = rows.reshape(*scale_shape(shape, axis, block), block)
-    whole = np.moveaxis(cut, axis % len(shape), -2).reshape(*np.delete(shape, axis), -1)
-    return np.ascontiguousarray(np.moveaxis(whole[..., : shape[axis]], -1, axis))
+    joined = np.moveaxis(cut, axis % len(shape), -2).reshape(*np.delete(shape, axis), -1)
+    return np.ascontiguousarray(np.moveaxis(joined[..., : shape[axis]], -1, axis))
 
 
 def quantize_blocks(
     x: NDArray[np.floating], parameters: QParams, fmt: Format, axis: int, block: int
 ) -> Integers:
-    """Return integers of the shape of ``x``; scale and zero point have that of ``scale_shape``."""
+    """Return integers in the shape of ``x``; scale and zero point have that of ``scale_shape``."""
     scale, zero_point = (part.reshape(-1) for part in parameters)
     return _from_rows(quantize(block_rows(x, axis, block), scale, zero_point, fmt, 0), x.shape, axis, block)
 
 
 def dequantize_blocks(q: Integers, parameters: QParams, axis: int, block: int) -> Float32Array:
-    """Return the numbers that integers stand for; the arguments are as in ``quantize_blocks``."""
+    """Return the numbers of integers; the arguments are as in ``quantize_blocks``."""
     scale, zero_point = (part.reshape(-1) for part in parameters)
     return _from_rows(dequantize(block_rows(q, axis, block), scale, zero_point, 0), q.shape, axis, block)
 
 
 def pack_numbers(numbers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Return numbers of 8, 4, 2 or 1 bits as bytes, those of a row side by side, the first in low bits."""
+    """Pack numbers of 8, 4, 2 or 1 bits in bytes, adjacent ones of a row together, first in the low bits."""
     if bits == 8:
         return np.ascontiguousarray(numbers)
     together = 8 // bits
     rest = -numbers.shape[-1] % together
-    whole = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, rest)]) if rest else numbers
-    packed = whole[..., ::together].copy()
+    padded = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, rest)]) if rest else numbers
+    packed = padded[..., ::together].copy()
     for i in range(1, together):
-        packed |= whole[..., i::together] << np.uint8(bits * i)
+        packed |= padded[..., i::together] << np.uint8(bits * i)
     return packed
 
 
@@ -77,21 +77,21 @@ def block_parameters(
 ) -> QParams:
     """Return scale and zero point of each block of a weight.
 
-    MinMax: as ops.integers.weight_scale chooses the scale, or the range of the block if it is not
-    ``symmetric``. MSE: those of ops.block_scales, with which a scale of signed integers may be negative.
-    Raises ValueError for another method.
+    MinMax: the scale of ops.integers.weight_scale, or the range of the block if not ``symmetric``. MSE:
+    those of ops.block_scales, where the scale of signed integers may be negative. Raises ValueError for
+    another method.
     """
     rows, shape = block_rows(np.asarray(w, np.float32), axis, block), scale_shape(w.shape, axis, block)
     counts = None if importance is None else block_rows(np.broadcast_to(importance, w.shape), axis, block)
-    parts: tuple[AnyArray, AnyArray]
+    parameters: tuple[AnyArray, AnyArray]
     if method == "MSE" and symmetric and fmt.is_signed:
         scale = signed_block_scales(rows, fmt, counts)
-        parts = scale, np.zeros(scale.shape, fmt.dtype)
+        parameters = scale, np.zeros(scale.shape, fmt.dtype)
     elif method == "MSE" and not symmetric:
-        parts = range_block_parameters(rows, fmt, counts)
+        parameters = range_block_parameters(rows, fmt, counts)
     elif symmetric:
         scale = weight_scale(rows, fmt, 0, method=method, importance=counts)
-        parts = scale, np.zeros(scale.shape, fmt.dtype)
+        parameters = scale, np.zeros(scale.shape, fmt.dtype)
     else:
-        parts = range_scale(*finite_range(rows, 0), fmt, symmetric=False)
-    return parts[0].reshape(shape), parts[1].reshape(shape)
+        parameters = range_scale(*finite_range(rows, 0), fmt, symmetric=False)
+    return parameters[0].reshape(shape), parameters[1].reshape(shape)

@@ -1,8 +1,8 @@
-"""Integers that stand for floats: choose a scale, quantize, dequantize.
+"""Integers that represent floats: choose a scale, quantize, dequantize.
 
 As in ONNX's QuantizeLinear and DequantizeLinear, q = saturate(round(x / scale) + zero_point), halves to
-even, and x = (q - zero_point) * scale, both in float32. Those of 4 and 2 bits are ml_dtypes', one number per
-byte.
+even, and x = (q - zero_point) * scale, both in float32. Integers of 4 and 2 bits are those of ml_dtypes, one
+number per byte.
 """
 
 from __future__ import annotations
@@ -178,22 +178,22 @@ def weight_range(
 @keeps_subnormals
 def finite_range(x: NDArray[np.floating], axis: int | None = None) -> tuple[Float32Array, Float32Array]:
     """Return the least and the greatest finite number of an array, or of each index of ``axis``, and 0."""
-    others = None if axis is None else tuple(i for i in range(x.ndim) if i != axis % x.ndim)
-    low, high = x.min(others, initial=0), x.max(others, initial=0)
+    reduced = None if axis is None else tuple(i for i in range(x.ndim) if i != axis % x.ndim)
+    low, high = x.min(reduced, initial=0), x.max(reduced, initial=0)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         finite = np.isfinite(x)
-        low, high = x.min(others, initial=0, where=finite), x.max(others, initial=0, where=finite)
+        low, high = x.min(reduced, initial=0, where=finite), x.max(reduced, initial=0, where=finite)
     return low, high
 
 
 def _broadcast(importance: NDArray[np.floating], shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """Return an importance in the shape of a weight, by a power of two near 1 if it is far from that."""
+    """Return an importance in the shape of a weight, scaled by a power of two if it is far from 1."""
     try:
         exponent = -np.frexp(np.max(importance, initial=0))[1]
         return np.broadcast_to(np.ldexp(importance, exponent) if abs(exponent) > 64 else importance, shape)
     except ValueError:
-        found = list(np.shape(importance))
-        raise ValueError(f"importance {found} does not fit a weight {list(shape)}") from None
+        given_shape = list(np.shape(importance))
+        raise ValueError(f"importance {given_shape} does not fit a weight {list(shape)}") from None
 
 
 def _integer_row(format: str | Format) -> Format:
@@ -217,14 +217,14 @@ def _as_scale(scale: NDArray[np.float64]) -> Float32Array:
 
 
 def _finite(scale: Float32Array, steps: ArrayLike) -> Float32Array:
-    """Lower scales of which that many steps would overflow float32, as little as possible."""
+    """Lower scales for which so many steps would overflow float32, as little as possible."""
     wide = _HUGE / np.asarray(steps, np.float32)
     most = wide.astype(np.float32)
     return np.asarray(np.minimum(scale, np.where(most > wide, np.nextafter(most, np.float32(0)), most)))
 
 
 def _storage(fmt: Format) -> np.dtype[Any]:
-    """Return the type that native code writes: 4 and 2 bits with their sign extended to a byte."""
+    """Return the dtype that native code writes: 4 and 2 bits with their sign extended to a byte."""
     return fmt.dtype if fmt.bits >= 8 else np.dtype(np.int8 if fmt.is_signed else np.uint8)
 
 
@@ -241,7 +241,7 @@ def _channel_shape(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, 
 def _channel_parameters(
     shape: tuple[int, ...], scale: ArrayLike, zero_point: ArrayLike, fmt: Format, axis: int | None
 ) -> tuple[Float32Array, NDArray[np.uint8], int]:
-    """Return scales and zero points per channel, these as bytes, and the elements in a row of one channel."""
+    """Return scales and zero points per channel, the latter as bytes, and the elements in a channel's row."""
     _, channels, inner = _channel_shape(shape, axis)
     scales, zeros = np.asarray(scale, np.float32), np.asarray(zero_point).astype(np.int64)
     for name, values in (("scale", scales), ("zero_point", zeros)):
@@ -256,7 +256,7 @@ def _channel_parameters(
 
 
 def as_bytes(x: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """Return the bytes of a contiguous array, in a row, without a copy."""
+    """Return the bytes of a contiguous array, flat and without a copy."""
     return x.reshape(-1).view(np.uint8)
 
 

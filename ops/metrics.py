@@ -1,7 +1,7 @@
-"""How far a result is from its baseline: cosine similarity, L2 distance, PSNR, SSIM and SQNR of NumPy arrays.
+"""Metrics of a result against a baseline: cosine similarity, L2 distance, PSNR, SSIM and SQNR of arrays.
 
-Every metric takes two arrays of one shape, any rank and any real type, and accumulates in float64 over
-blocks that stay in the processor's cache, so that no temporary of the arrays' size is made. They share
+Every metric takes two arrays with one shape, any rank and any real type, and accumulates in float64 over
+blocks that stay in the processor's cache, so that no temporary of the arrays' size is needed. They share
 ``Sums``, which also accumulates over many arrays, for statistics of a tensor over a whole data set.
 
 NaN and infinities: an array that holds any makes its metrics NaN; ``Sums.non_finite`` counts them.
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from ops.subnormals import keeps_subnormals
 
 _BLOCK = 8192
-"""Elements per block: two float64 buffers of this length fit a first- or second-level cache."""
+"""Elements per block: two float64 buffers of this length fit into a first- or second-level cache."""
 
 SSIM_WINDOW = 7
 """Side of the sliding window of ``ssim``, in pixels; an image must be at least that high and wide."""
@@ -115,14 +115,14 @@ class Sums:
 
 
 def decibels(error: float, power: float = 1.0) -> float:
-    """Return 10 log10(power / error): inf without an error, -inf for one without a power, or of no number."""
+    """Return 10 log10(power / error): inf without an error, -inf for an error without power, or for NaN."""
     if error == 0:
         return math.inf
     return 10 * (math.log10(power) - math.log10(error)) if power and not math.isnan(error) else -math.inf
 
 
 def in_decibels(error: float) -> str:
-    """Return an error, by the power, as a ratio in dB in words."""
+    """Return an error relative to the power as text, in dB."""
     return f"{decibels(error):.1f}"
 
 
@@ -134,23 +134,23 @@ def sums(baseline: ArrayLike, other: ArrayLike) -> Sums:
 
 
 def total(parts: Iterable[Sums]) -> Sums:
-    """Return the ``Sums`` of all pairs of arrays that some ``Sums`` are of."""
+    """Return the ``Sums`` over all pairs of arrays of some ``Sums``."""
     result = Sums()
-    for one in parts:
+    for part in parts:
         for name in (field.name for field in fields(Sums) if field.name != "peak"):
-            setattr(result, name, getattr(result, name) + getattr(one, name))
-        result.peak = max(result.peak, one.peak)
+            setattr(result, name, getattr(result, name) + getattr(part, name))
+        result.peak = max(result.peak, part.peak)
     return result
 
 
 def sums_of_numbers(baseline: ArrayLike, other: ArrayLike) -> Sums:
-    """Return the ``Sums`` of the elements that are numbers in the baseline, without its NaN and infinities.
+    """Return the ``Sums`` of the elements that are finite in the baseline.
 
-    What stands for no number has no error. ValueError if the shapes differ.
+    Non-finite baseline elements have no error. ValueError if the shapes differ.
     """
-    found = sums(baseline, other)
-    if not found.baseline_non_finite:
-        return found
+    all_sums = sums(baseline, other)
+    if not all_sums.baseline_non_finite:
+        return all_sums
     x, y = _flat_pair(baseline, other)
     numbers = np.isfinite(x)
     return sums(x[numbers], y[numbers])
@@ -192,14 +192,14 @@ def sqnr(baseline: ArrayLike, other: ArrayLike) -> float:
 
 
 def without_row_means(arrays: Mapping[str, NDArray[Any]], logits: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Return arrays, of which those named ``logits`` are :func:`row_centred`."""
+    """Return arrays in which those named ``logits`` are :func:`row_centred`."""
     return {name: row_centred(array) if name in logits else array for name, array in arrays.items()}
 
 
 def row_centred(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array without the mean of each row, along the last axis, which Softmax cancels.
 
-    It has float32 or more bits. Infinite numbers, of what is ruled out, stay out of the mean.
+    It has at least float32 precision. Infinities, for excluded classes, are left out of the mean.
     """
     wide = array.astype(np.promote_types(array.dtype, np.float32), copy=False)
     finite = np.isfinite(wide)
@@ -208,12 +208,12 @@ def row_centred(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def default_peak(baseline: ArrayLike) -> float | None:
-    """Return 255 for arrays of type uint8 (8-bit images), else None: the largest magnitude counts."""
+    """Return 255 for uint8 arrays (8-bit images), else None: the largest magnitude is used."""
     return 255.0 if np.asarray(baseline).dtype == np.uint8 else None
 
 
 def why_no_ssim(shape: tuple[int, ...]) -> str:
-    """Return why an array of this shape is not an image, "" if it is one.
+    """Return why an array with this shape is not an image, "" if it is one.
 
     Images: [H, W]; [C, H, W] and [H, W, C] with 1, 3 or 4 channels; batches [N, C, H, W] and [N, H, W, C] of
     them; H and W at least ``SSIM_WINDOW``.
@@ -263,13 +263,13 @@ def _mean_over_planes(x: NDArray, y: NDArray, peak: float) -> float:
 
 
 def _planes(image: NDArray, axes: tuple[int, int]) -> NDArray:
-    """The channels of all images one after another, [n, H, W], in a type that scikit-image computes with."""
-    known = image if image.dtype.kind in "iuf" else image.astype(np.float32)
-    return np.moveaxis(known, axes, (-2, -1)).reshape(-1, *(image.shape[axis] for axis in axes))
+    """Return the channels of all images in sequence, [n, H, W], in a dtype that scikit-image supports."""
+    supported = image if image.dtype.kind in "iuf" else image.astype(np.float32)
+    return np.moveaxis(supported, axes, (-2, -1)).reshape(-1, *(image.shape[axis] for axis in axes))
 
 
 def _plane_axes(shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """The axes of height and width, None if the shape is not that of an image."""
+    """Return the axes of height and width, None if the shape is not that of an image."""
     rank = len(shape)
     if rank == 2:
         return 0, 1

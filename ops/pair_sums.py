@@ -1,12 +1,13 @@
-"""8-bit sums as x86 processors without VNNI add them, and weights for which those sums are exact.
+"""8-bit sums of x86 processors without VNNI, and weights for which these sums are exact.
 
 There uint8 activations meet int8 weights in ``vpmaddubsw`` (Intel 64 and IA-32 Architectures Software
-Developer's Manual, volume 2, PMADDUBSW): the products of two neighbours in a sum are added in 16 bits, which
-saturate, before they are added in 32. ONNX Runtime's optimizer makes int8 activations uint8 by adding 128, so
-that they do the same. Neighbours are numbers 2 i and 2 i + 1 of the flat sum, as its kernels lay it: the rows
-of a matrix; of a convolution its places one after another, with the input channels of a group at each.
+Developer's Manual, volume 2, PMADDUBSW): the products of two adjacent terms of a sum are added in 16 bits,
+which saturate, before they are added in 32. ONNX Runtime's optimizer makes int8 activations uint8 by adding
+128, so that they behave the same. Adjacent terms are numbers 2 i and 2 i + 1 of the flat sum in the order of
+its kernels: the rows of a matrix; for a convolution its positions in sequence, with the input channels of a
+group at each.
 
-``axes`` are always those of a sum in the order in which the kernel walks them, the last the fastest.
+``axes`` are always those of a sum in the order in which the kernel traverses them, fastest last.
 """
 
 from __future__ import annotations
@@ -21,22 +22,23 @@ from ops.array_types import AnyArray, Float32Array, Float64Array
 from ops.subnormals import keeps_subnormals
 
 LARGEST_PAIR = 128
-"""Largest sum of two weights of one sign that any two activations leave exact: 255 * 128 = 32,640 is within
-16 bits, and so is -32,640; 255 * 129 = 32,895 is not. Weights of two signs, at most 255 * 127, always are."""
+"""Largest sum of two weights with one sign that is exact for any two activations: 255 * 128 = 32,640 is
+within 16 bits, and so is -32,640; 255 * 129 = 32,895 is not. Weights with two signs, at most 255 * 127,
+always are."""
 
 _LARGEST = 127
 
 _MEAN_SQUARE = 1 / 12
-"""Of an error that is spread evenly over one step."""
+"""Mean squared error of rounding, in squared steps, if it is spread evenly over one step."""
 
 _GROWTH = np.linspace(1, 2, 51)
-"""Factors of a scale that are tried: with 2, no pair is beyond, since the largest numbers stand for 64."""
+"""Factors to try on a scale: with 2, no pair exceeds the limit, since the largest numbers become 64."""
 
 
 def pair_sums(activations: NDArray[np.integer], weights: NDArray[np.int8]) -> NDArray[np.int64]:
     """Return activations [..., M, K] times weights [..., K, N], added in pairs that saturate at 16 bits.
 
-    ``activations`` are the numbers that the kernel multiplies; ValueError for others than 0 to 255.
+    ``activations`` are the numbers that the kernel multiplies; ValueError unless they are 0 to 255.
     """
     low, high = int(activations.min(initial=0)), int(activations.max(initial=0))
     if low < 0 or high > np.iinfo(np.uint8).max:
@@ -53,9 +55,9 @@ def wide_pairs(weights: NDArray[np.int8], axes: tuple[int, ...]) -> int:
 
 
 def bound_pairs(weights: NDArray[np.int8], axes: tuple[int, ...]) -> NDArray[np.int8]:
-    """Return int8 weights of which no pair saturates: an array of its own if that changes any.
+    """Return int8 weights without saturating pairs; a new array if any weight changes.
 
-    Both of a pair beyond :data:`LARGEST_PAIR` lose half of what is beyond, the larger one an odd one more.
+    Both weights of a pair beyond :data:`LARGEST_PAIR` lose half of the excess, the larger one any odd unit.
     """
     rows = _even(_in_sums(weights, axes))
     totals = _totals(rows)
@@ -74,10 +76,10 @@ def bound_pairs(weights: NDArray[np.int8], axes: tuple[int, ...]) -> NDArray[np.
 def pair_limits(
     weights: NDArray[np.int8], axes: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the lowest and the highest number that each weight may become so that no pair saturates.
+    """Return the lowest and the highest number to which each weight may change so that no pair saturates.
 
-    ``weights`` have no wide pair. Both of a pair may move by half of what is left up to the limits, a last
-    one without a neighbour freely.
+    ``weights`` have no wide pair. Both weights of a pair may move by half of the remaining room, a last one
+    without a partner freely.
     """
     length = math.prod(weights.shape[i] for i in axes)
     rows = _even(_in_sums(weights, axes)).astype(np.int64)
@@ -102,12 +104,13 @@ def paired_scale(
     importance: NDArray[np.floating] | None = None,
     power_of_two: bool = False,
 ) -> Float32Array:
-    """Return the scale of int8 weights, not below ``scale``, that suits them once pairs are bounded.
+    """Return the scale of int8 weights, not below ``scale``, that suits them after pairs are bounded.
 
-    ``scale`` is one, or one for each index of ``axis``. Each is multiplied by the factor from 1 to 2 (1 or 2,
-    with ``power_of_two``) of the least expected error: (f s)^2 / 12 for each weight by rounding, and
-    (p - 128 f s)^2 / 2 for each pair of one sign with the sum p beyond 128 f s, of which each weight bears
-    half. ``importance`` multiplies the errors of weights, is not negative, and broadcasts to their shape.
+    ``scale`` is a single one, or one for each index of ``axis``. Each is multiplied by the factor from 1 to
+    2 (1 or 2, with ``power_of_two``) of the least expected error: (f s)^2 / 12 for each weight by rounding,
+    and (p - 128 f s)^2 / 2 for each pair of one sign with the sum p beyond 128 f s, of which each weight
+    bears half. ``importance`` multiplies the errors of weights, is not negative, and broadcasts to their
+    shape.
     """
     rows = _even(_in_sums(weights, axes))
     same_sign = rows[..., 0::2] * rows[..., 1::2] > 0
@@ -136,14 +139,14 @@ def _weighed(
     axes: tuple[int, ...],
     wide: tuple[NDArray[np.intp], ...],
 ) -> tuple[Float64Array | float, Float64Array]:
-    """Return what the square of the excess of each wide pair counts, and the importance of all of each sum.
+    """Return the factor on the squared excess of each wide pair, and the total importance of each sum.
 
     Two weights that share an excess by their importance i and j leave i j / (i + j) of its square.
     """
     if importance is None:
         length = math.prod(shape[i] for i in axes)
-        others = [shape[i] for i in _others(len(shape), axes)]
-        return 0.5, np.full(others, float(length))
+        outer = [shape[i] for i in _others(len(shape), axes)]
+        return 0.5, np.full(outer, float(length))
     rows = _even(_in_sums(np.broadcast_to(importance, shape), axes))
     left, right = (rows[..., i::2][wide].astype(np.float64) for i in (0, 1))
     both = np.maximum(left + right, np.finfo(np.float64).tiny)
@@ -151,12 +154,12 @@ def _weighed(
 
 
 def _channels(shape: tuple[int, ...], axes: tuple[int, ...], axis: int | None) -> NDArray[np.intp]:
-    """Return which scale the weights of each sum have."""
-    others = _others(len(shape), axes)
-    sizes = [shape[i] for i in others]
+    """Return the index of the scale of each sum's weights."""
+    outer = _others(len(shape), axes)
+    sizes = [shape[i] for i in outer]
     if axis is None:
         return np.zeros(sizes, np.intp)
-    place = others.index(axis % len(shape))
+    place = outer.index(axis % len(shape))
     counted = np.arange(sizes[place]).reshape([-1 if i == place else 1 for i in range(len(sizes))])
     return np.broadcast_to(counted, sizes)
 
@@ -167,13 +170,13 @@ def _others(rank: int, axes: Iterable[int]) -> list[int]:
 
 def _in_sums(array: AnyArray, axes: tuple[int, ...]) -> AnyArray:
     """Return an array with its sums along the last axis, [..., K]."""
-    others = _others(array.ndim, axes)
-    turned = array.transpose(*others, *axes)
-    return turned.reshape(*(array.shape[i] for i in others), -1)
+    outer = _others(array.ndim, axes)
+    turned = array.transpose(*outer, *axes)
+    return turned.reshape(*(array.shape[i] for i in outer), -1)
 
 
 def _from_sums(rows: AnyArray, shape: tuple[int, ...], axes: tuple[int, ...]) -> AnyArray:
-    """Return the array that ``_in_sums`` and ``_even`` laid out."""
+    """Return the array that ``_in_sums`` and ``_even`` rearranged."""
     order = [*_others(len(shape), axes), *axes]
     length = math.prod(shape[i] for i in axes)
     turned = rows[..., :length].reshape([shape[i] for i in order])
@@ -181,14 +184,14 @@ def _from_sums(rows: AnyArray, shape: tuple[int, ...], axes: tuple[int, ...]) ->
 
 
 def _even(rows: AnyArray) -> AnyArray:
-    """Return rows of an even length of their own, with a 0 at the end of odd ones."""
+    """Return a copy of rows with even length, with a 0 at the end of odd ones."""
     padded = np.zeros((*rows.shape[:-1], rows.shape[-1] + rows.shape[-1] % 2), rows.dtype)
     padded[..., : rows.shape[-1]] = rows
     return padded
 
 
 def _totals(rows: AnyArray) -> AnyArray:
-    """Return the sums of neighbours; a last number without one stands alone."""
-    whole = _even(rows) if rows.shape[-1] % 2 else rows
-    kind = np.int16 if whole.dtype == np.int8 else whole.dtype
-    return np.asarray(whole[..., 0::2].astype(kind) + whole[..., 1::2])
+    """Return the sums of adjacent numbers; a last number without a partner stands alone."""
+    even = _even(rows) if rows.shape[-1] % 2 else rows
+    kind = np.int16 if even.dtype == np.int8 else even.dtype
+    return np.asarray(even[..., 0::2].astype(kind) + even[..., 1::2])

@@ -1,4 +1,4 @@
-"""Scales that are powers of two, with which a processor rescales integers by shifts."""
+"""Power-of-two scales, with which a processor rescales integers by shifts."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 _LEAST, _GREATEST = -126, 127
-"""Exponents of the normal float32 numbers."""
+"""Exponents of normal float32 numbers."""
 
 HALVINGS = np.ldexp(1.0, -np.arange(7))
-"""Shares of the least power of two that covers all numbers, which a search of the least error tries."""
+"""Factors on the least power of two that covers all numbers, to try in a search for the least error."""
 
 
 def ceil_power(scale: ArrayLike) -> NDArray[np.float32]:
-    """Return the least power of two, of the normal float32 numbers, that is not below each positive number.
+    """Return the least normal float32 power of two not below each positive number.
 
-    Numbers above 2^127 become that.
+    Numbers above 2^127 become 2^127.
     """
     mantissa, exponent = np.frexp(np.asarray(scale, np.float64))
     least = np.where(mantissa == 0.5, exponent - 1, exponent)
@@ -28,7 +28,7 @@ def are_powers(scale: ArrayLike) -> bool:
 
 
 def power_scale(scale: ArrayLike, steps: ArrayLike) -> NDArray[np.float32]:
-    """Return the least power of two not below a scale, or the largest of which so many steps are finite."""
+    """Return the least power of two not below a scale, or the largest for which so many steps are finite."""
     power = ceil_power(scale)
     beyond = np.asarray(power, np.float64) * np.asarray(steps, np.float64) > np.finfo(np.float32).max
     return np.where(beyond, power / 2, power).astype(np.float32)

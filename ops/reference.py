@@ -92,10 +92,9 @@ def microexponent(
     shift_bits: int = 1,
     rounding_mode: int = HALF_AWAY,
 ) -> NDArray[np.float32]:
-    """Microexponents (arXiv 2302.08007): a block exponent, lowered by up to 2^shift_bits - 1 in each sub-
-    block.
+    """Microexponents (arXiv 2302.08007): a block exponent, lowered by up to 2^shift_bits - 1 in a sub-block.
 
-    Subnormal float32 become zero, one Inf or NaN makes its whole block NaN.
+    Subnormal float32 numbers become zero, one Inf or NaN makes its whole block NaN.
     """
     blocks, finite, m = *finite_blocks(x, axis, block_size), bit_width - 9
     finite = np.where(np.abs(finite) < 2.0**-126, 0 * finite, finite)
@@ -129,8 +128,7 @@ def microscaling(
 
 @keeps_subnormals
 def round_to_element(v: Float64Array, element: Element, rounding_mode: int = HALF_AWAY) -> Float64Array:
-    """Round finite numbers to the grid of an element type, saturating. Floating elements round half to
-    even."""
+    """Round finite numbers to the grid of an element type and saturate; floats round half to even."""
     if element.exponent_bits == 0:
         return np.clip(round_half(v * 64, rounding_mode), -128, 127) / 64
     step = 2.0 ** (np.maximum(np.frexp(v)[1] - 1, 1 - element.bias) - element.mantissa_bits)
@@ -139,7 +137,7 @@ def round_to_element(v: Float64Array, element: Element, rounding_mode: int = HAL
 
 @keeps_subnormals
 def block_exponents(blocks: Float64Array, element: Element, scale_rule: str) -> Float64Array:
-    """The exponent of each block's largest magnitude, or the one that another scale rule picks."""
+    """Return the exponent of each block's largest magnitude, or the one chosen by another scale rule."""
     largest = np.abs(blocks).max(-1, keepdims=True)
     e = exponents(largest)
     fraction = largest / 2.0**e  # in [1, 2), or below 1 if e is the least exponent
@@ -154,7 +152,7 @@ def block_exponents(blocks: Float64Array, element: Element, scale_rule: str) -> 
 
 @keeps_subnormals
 def exponents(x: Float64Array) -> Float64Array:
-    """floor(log2 |x|), exactly, and at least -127."""
+    """Return floor(log2 |x|), exact, and at least -127."""
     return np.where(x == 0, LEAST_EXPONENT, np.maximum(np.frexp(x)[1] - 1, LEAST_EXPONENT)).astype(np.float64)
 
 
@@ -174,7 +172,7 @@ def _saturate(ratio: NDArray[np.float32], zero_point: NDArray[Any]) -> NDArray[A
 
 
 def _along(values: NDArray[Any], rank: int, axis: int) -> NDArray[Any]:
-    """Shape one value, or one per channel, to broadcast against a tensor."""
+    """Reshape one value, or one per channel, to broadcast against a tensor."""
     if values.size == 1:
         return values.reshape(())
     shape = [1] * rank
@@ -197,7 +195,7 @@ def finite_blocks(x: NDArray[np.float32], axis: int, block_size: int) -> tuple[F
 
 @keeps_subnormals
 def join_blocks(blocks: Float64Array, like: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
-    """Return such blocks as a float32 tensor like the one that they were cut from."""
+    """Return such blocks as a float32 tensor like the original."""
     length = like.shape[axis]
     fibres = blocks.reshape(*blocks.shape[:-2], -1)[..., :length]
     with np.errstate(over="ignore", invalid="ignore"):

@@ -21,13 +21,12 @@ DEVICES = ("CPU", "CUDA", "ROCM")
 
 
 def get_library_path(device: str = "CPU", *, domain: str = DOMAIN) -> str:
-    """Return the library for ``SessionOptions.register_custom_ops_library`` that has the operators of a
-    domain.
+    """Return the library with the operators of a domain for ``SessionOptions.register_custom_ops_library``.
 
     For ``"ai.onnx.contrib"`` that is onnxruntime-extensions' own library, into which importing ``ops`` has
     put our operators; for ``"com.amd.quark"`` it is the library of this package. The kernels run on the CPU:
     "CUDA" and "ROCM" (upper or lower case) name the device of the session's other nodes, as code written for
-    AMD Quark does, and get the same library. Raises ValueError for other devices and domains.
+    AMD Quark does, and give the same library. Raises ValueError for other devices and domains.
     """
     if device.upper() not in DEVICES:
         raise ValueError(f"device '{device}' is not supported, legal are {', '.join(DEVICES)}")
@@ -55,7 +54,7 @@ def add_to_extensions() -> None:
 
 
 def bind_runtime() -> None:
-    """Give our library ONNX Runtime's functions: shape inference calls them without an argument for them."""
+    """Give our library ONNX Runtime's functions, which shape inference calls without passing them."""
     if not knows_runtime():
         import onnxruntime
 
@@ -63,7 +62,7 @@ def bind_runtime() -> None:
 
 
 def meet_imported_runtime() -> None:
-    """Bind the runtime if it is imported already. Otherwise get_library_path does."""
+    """Bind the runtime if it is already imported. Otherwise get_library_path does."""
     if "onnxruntime" in sys.modules:
         bind_runtime()
 
@@ -76,9 +75,9 @@ def _extensions_library() -> str:
     spec = importlib.util.find_spec("onnxruntime_extensions")
     folders = spec.submodule_search_locations if spec else None
     files = (path for folder in folders or () for path in Path(folder).glob("_extensions_pydll*"))
-    found = [path for path in files if path.suffix in (".so", ".pyd", ".dylib")]
-    if not found:
+    libraries = [path for path in files if path.suffix in (".so", ".pyd", ".dylib")]
+    if not libraries:
         raise OSError(
             "the library of onnxruntime-extensions is not installed: pip install onnxruntime-extensions"
         )
-    return str(found[0])
+    return str(libraries[0])

@@ -1,4 +1,4 @@
-"""Rounding arrays to any number format."""
+"""Round arrays to any number format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def quantize_dequantize(
     fmt, x = get_format(format), np.asarray(x)
     _check(x, axis, out)
     result = np.empty_like(x) if out is None else out
-    order = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))  # the axes as they lie in memory
+    order = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))  # the axes in memory order
     source = np.ascontiguousarray(x.transpose(order))
     target = result.transpose(order)
     dense = target if target.flags.c_contiguous and target.flags.writeable else np.empty_like(source)
@@ -80,7 +80,7 @@ def _check(x: NDArray[np.generic], axis: int, out: NDArray[np.generic] | None) -
 
 
 def _overlaps_in_part(x: NDArray[np.generic], y: NDArray[np.generic]) -> bool:
-    """Return whether two contiguous arrays of one size share memory, but not number by number."""
+    """Return whether two contiguous arrays of one size share memory with an offset."""
     return np.may_share_memory(x, y) and x.ctypes.data != y.ctypes.data
 
 
@@ -99,7 +99,7 @@ def _round_linear(x: NDArray[np.generic], y: NDArray[np.generic], fmt: Format, a
     round_linear(wide, result, LINEAR_TYPES[fmt.name], scale, zero_point)
     largest = float(ml_dtypes.finfo(y.dtype).max)
     if fmt.is_integer and (fmt.highest - fmt.lowest) * scale > largest:
-        np.clip(result, -largest, largest, out=result)  # an integer may stand for more than the type can hold
+        np.clip(result, -largest, largest, out=result)  # an integer may represent more than the type can hold
     if y.dtype != np.float32:
         with np.errstate(over="ignore"):
             y.reshape(-1)[...] = result.astype(y.dtype)

@@ -1,4 +1,4 @@
-"""The error of rounding to integers, of several scales at once: what a search of scales compares."""
+"""Rounding errors of integers for several scales at once, for searches over scales."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ops.array_types import Float32Array, Float64Array
 from ops.formats import Format
 from ops.subnormals import keeps_subnormals
 
-CHUNK = 1 << 16  # elements that fit a processor's inner caches, with the arrays made of them
+CHUNK = 1 << 16  # elements that fit into a processor's inner caches, with temporaries
 
 
 @keeps_subnormals
@@ -26,7 +26,7 @@ def squared_errors(
     """Return the sum of importance * (x - its rounding)^2 for each scale and zero point [k, channels].
 
     ``x`` is [outer, channels, inner], as is ``importance``; numbers that are not finite count as 0. It is
-    taken in chunks, so that little memory is needed beside it.
+    processed in chunks, which needs little additional memory.
     """
     zeros = np.asarray(zero_points).astype(np.float64, copy=False)
     lowest, highest = ((limit - zeros).astype(np.float32) for limit in (fmt.lowest, fmt.highest))
@@ -34,16 +34,16 @@ def squared_errors(
     for chunk in _chunks(x.shape):
         if importance is not None:
             counts = np.ascontiguousarray(importance[chunk], np.float32)
-        own = (slice(None), chunk[1])
-        found = np.ascontiguousarray(errors[own])
-        scale, low, high = (np.ascontiguousarray(part[own]) for part in (scales, lowest, highest))
-        scale_errors(np.ascontiguousarray(x[chunk]), counts, scale, low, high, found)
-        errors[own] = found
+        channels = (slice(None), chunk[1])
+        chunk_errors = np.ascontiguousarray(errors[channels])
+        scale, low, high = (np.ascontiguousarray(part[channels]) for part in (scales, lowest, highest))
+        scale_errors(np.ascontiguousarray(x[chunk]), counts, scale, low, high, chunk_errors)
+        errors[channels] = chunk_errors
     return errors * np.square(scales, dtype=np.float64)
 
 
 def _chunks(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice, slice]]:
-    """Cut [outer, channels, inner] into pieces of at most CHUNK elements."""
+    """Split [outer, channels, inner] into pieces of at most CHUNK elements."""
     outer, channels, inner = shape
     i = min(inner, CHUNK)
     c = min(channels, max(1, CHUNK // i))

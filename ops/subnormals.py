@@ -1,8 +1,8 @@
-"""Subnormal numbers are kept by the functions of this package, whatever mode the calling thread is in.
+"""Keep subnormal numbers in functions of this package, whatever the mode of the calling thread.
 
-A thread may flush them to zero: a session with ``session.set_denormal_as_zero`` sets that for the thread that
-creates it, a library linked with -ffast-math for the thread that loads it. Kernels that read and write bits
-of floating-point numbers would then give other bits.
+A thread may flush them to zero: a session with ``session.set_denormal_as_zero`` sets that for the thread
+that creates it, a library linked with -ffast-math for the thread that loads it. Kernels that read and write
+bits of floating-point numbers would then give other bits.
 """
 
 from __future__ import annotations

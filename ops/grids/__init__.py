@@ -1,7 +1,7 @@
 """The grid of a weight in any number format.
 
-Weights lie as [..., N, K]: N outputs, K inputs of the sum. K is made of S spatial positions of C channels,
-the channel the inner one; blocks run along the channels and start anew at each position.
+Weights are [..., N, K]: N outputs, K inputs of the sum. K consists of S spatial positions of C channels, the
+channel varying fastest; blocks run along the channels and start anew at each position.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ def weight_grid(
     """Return the grid of a weight [..., N, S, C] in a format; [G, N, S, C] for G groups.
 
     Integers: ``scale`` and ``zero_point`` have one element or one per output, over all groups. Without a
-    scale it is chosen from the weight, one per output or one for all (``per_channel``). Blocks: exponents are
-    those that the format takes. Both are chosen by least weighted squared error instead if ``importance``
-    is given: not negative, [K] or one row for each group [G, K], such as the diagonal of a Gram matrix;
-    exponents then differ from the format's by at most one.
+    scale it is chosen from the weight, one per output or a single one (``per_channel``). Blocks: exponents
+    are those of the format. With ``importance``, both are chosen by least weighted squared error instead: it
+    is not negative, [K] or one row for each group [G, K], such as the diagonal of a Gram matrix; exponents
+    then differ from the format's by at most one.
 
     ops.quantize_dequantize along the channels, or ops.integers with the same scale and zero point, leaves
     numbers of the grid unchanged.
 
     Raises ValueError for an unknown format, weights that are not finite, a scale that is not positive and
-    shapes that do not fit.
+    inconsistent shapes.
     """
     fmt = get_format(format)
     weight = np.asarray(weight, np.float32)
@@ -57,9 +57,9 @@ def weight_grid(
         return block_grid(weight.astype(np.float64), fmt, weighed)
     if fmt.is_integer:
         return _integer_grid(weight, fmt, scale, zero_point, per_channel, weighed)
-    one = np.ones((*weight.shape[:-2], 1))
+    ones = np.ones((*weight.shape[:-2], 1))
     element = FLOATS[fmt.name]
-    return Grid(one, -element.largest * one, element.largest * one, element)
+    return Grid(ones, -element.largest * ones, element.largest * ones, element)
 
 
 def _integer_grid(

@@ -1,11 +1,11 @@
-"""The choice of shared exponents for weights in block formats.
+"""Choose the shared exponents of weights in block formats.
 
-A block stays on the grid of its exponent while its numbers change. The format later takes the exponent anew
-from the changed numbers; it is then the same or lower, and its grid the same or finer, with all numbers of
-the old one within range. Two cases need care: the lowest number of MXINT8 has the next exponent and is left
-out here; FP8 E4M3 lacks the largest number of its top binade (its code is NaN), so that a lower exponent
-cannot represent the numbers just below it. There the largest number of the block must not sink below its
-binade.
+A block stays on the grid of its exponent while its numbers change. The format later derives the exponent
+again from the changed numbers; it is then the same or lower, and its grid the same or finer, with all
+numbers of the old one in range. Two cases need care: the lowest number of MXINT8 has the next exponent and
+is excluded here; FP8 E4M3 lacks the largest number of its top binade (its code is NaN), so that a lower
+exponent cannot represent the numbers just below it. There the largest number of the block must not fall
+below its binade.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Layout:
 
     @property
     def anchor(self) -> float:
-        """The least magnitude of a block's largest number, in units of the scale; 0 without a limit."""
+        """The least magnitude of a block's largest number, in units of the scale; 0 if there is none."""
         top = 2.0**self.element.largest_exponent
         return top if self.is_floating and self.largest < (2 - 2.0**-self.element.mantissa_bits) * top else 0
 
@@ -59,8 +59,8 @@ class _Layout:
 def block_grid(weight: Float64Array, fmt: Format, importance: Float64Array | None) -> Grid:
     """Return the grid of a weight [..., N, S, C] in a block format.
 
-    Exponents are those of the format or, with ``importance`` of the weight's shape, those with the least
-    weighted squared error from one below to one above them; the format's own wins a tie.
+    Exponents are those of the format or, with ``importance`` in the weight's shape, those with the least
+    weighted squared error from one below to one above; the format's own wins a tie.
     """
     layout = _layout(fmt.attributes, weight.shape[-1])
     blocks = _cut(weight, layout)  # [..., N, S, blocks, groups of a block, numbers of a group]
@@ -73,12 +73,12 @@ def block_grid(weight: Float64Array, fmt: Format, importance: Float64Array | Non
 
 
 def _choose(
-    blocks: Float64Array, own: Float64Array, importance: Float64Array, layout: _Layout
+    blocks: Float64Array, present: Float64Array, importance: Float64Array, layout: _Layout
 ) -> tuple[Float64Array, Float64Array]:
     """Return the exponents and shifts with the least weighted squared error."""
-    least = np.full(own.shape, np.inf)
-    exponent, shift = own.copy(), np.zeros((*blocks.shape[:-1], 1))
-    for candidate in (own, own - 1, own + 1):
+    least = np.full(present.shape, np.inf)
+    exponent, shift = present.copy(), np.zeros((*blocks.shape[:-1], 1))
+    for candidate in (present, present - 1, present + 1):
         errors, shifts = _best_shifts(blocks, candidate, importance, layout)
         better = errors < least
         least = np.where(better, errors, least)
@@ -90,7 +90,7 @@ def _choose(
 def _best_shifts(
     blocks: Float64Array, exponent: Float64Array, importance: Float64Array, layout: _Layout
 ) -> tuple[Float64Array, Float64Array]:
-    """Return the least error of each block, and the shift of each of its groups that attains it."""
+    """Return the least error of each block, and the shifts of its groups that attain it."""
     errors = []
     for shift in range(layout.span + 1):
         grid = _grid(blocks, exponent, np.full((*blocks.shape[:-1], 1), float(shift)), layout)
@@ -114,7 +114,7 @@ def _grid(blocks: Float64Array, exponent: Float64Array, shift: Float64Array, lay
 
 
 def _layout(attributes: Attributes, channels: int) -> _Layout:
-    """Return the layout of a format, with blocks no longer than the channels need."""
+    """Return the layout of a format, with blocks no longer than the channels require."""
     block = attributes["block_size"]
     if "element_dtype" in attributes:
         return _Layout(min(block, channels), min(block, channels), 0, ELEMENTS[attributes["element_dtype"]])
@@ -142,5 +142,5 @@ def _joined(grid: Grid, cut: tuple[int, ...], shape: tuple[int, ...]) -> Grid:
 
 def _join(part: Float64Array, cut: tuple[int, ...], shape: tuple[int, ...]) -> Float64Array:
     """Undo _cut, and merge positions and channels: [..., N, K]."""
-    whole = np.broadcast_to(part, cut).reshape(*shape[:-1], -1)[..., : shape[-1]]
-    return whole.reshape(*shape[:-2], -1)
+    positions = np.broadcast_to(part, cut).reshape(*shape[:-1], -1)[..., : shape[-1]]
+    return positions.reshape(*shape[:-2], -1)

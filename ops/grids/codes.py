@@ -1,4 +1,4 @@
-"""The integers of a grid that was found, as kernels store them: from 0 on, with a zero point."""
+"""The integers of a recognized grid in the form that kernels store: from 0, with a zero point."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ops.grids.recognise import FoundGrid
 
 @dataclass(frozen=True)
 class GridCodes:
-    """Integers of ``bits`` bits, number / step + zero; ``step`` and ``zero`` are arrays as in the grid.
+    """Integers with ``bits`` bits, number / step + zero; ``step`` and ``zero`` are arrays as in the grid.
 
-    A step is negative where the integers are -7 to 8: their signs change, so that the middle serves as zero.
+    A step is negative if the integers are -7 to 8: their signs change, so that the middle can be zero.
     """
 
     grid: FoundGrid
@@ -25,7 +25,7 @@ class GridCodes:
 
     @classmethod
     def of(cls, grid: FoundGrid, least_bits: int = 2) -> GridCodes:
-        """Return the codes of a grid in ``least_bits`` or more; zeros are the middle wherever that serves."""
+        """Return the codes of a grid in ``least_bits`` or more, with the middle as zero wherever possible."""
         bits = max(least_bits, grid.kind.bits)
         if grid.minimum is not None or grid.kind.element:
             return cls(grid, bits, grid.step, np.zeros(grid.step.shape, np.int16))
@@ -43,23 +43,23 @@ class GridCodes:
 
     @property
     def is_signed(self) -> bool:
-        """Whether the middle is the zero everywhere."""
+        """Whether the middle is zero everywhere."""
         return self.grid.minimum is None and bool((self.zero == self.middle).all())
 
     @property
     def float_zeros(self) -> Float32Array:
-        """Zero points with which (code - zero) * step has the minimum of a grid, nearly."""
+        """Zero points for which (code - zero) * step approximates the minimum of a grid."""
         assert self.grid.minimum is not None, "else zeros are integers"
         return (-self.grid.minimum.astype(np.float64) / self.step).astype(np.float32)
 
     def of_values(self, values: Float32Array) -> AnyArray:
-        """Return the codes of a weight on the grid, uint8, or its 8-bit floats."""
-        found = self.grid.numbers(values)
+        """Return the codes of a weight on the grid, as uint8, or its 8-bit floats."""
+        codes = self.grid.numbers(values)
         if self.grid.kind.element:
-            return found
+            return codes
         sign = np.sign(self.step).astype(np.int16)
         if (sign < 0).any():
-            found *= self.grid.expanded(sign, values.shape)
+            codes *= self.grid.expanded(sign, values.shape)
         if self.zero.any():
-            found += self.middle if self.is_signed else self.grid.expanded(self.zero, values.shape)
-        return found.astype(np.uint8)
+            codes += self.middle if self.is_signed else self.grid.expanded(self.zero, values.shape)
+        return codes.astype(np.uint8)

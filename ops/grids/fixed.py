@@ -1,4 +1,4 @@
-"""Grids that a layer's weights are rounded to: the numbers of a format, with scales or exponents held fixed.
+"""Grids to which a layer's weights are rounded: numbers of a format with fixed scales or exponents.
 
 Solvers move weights on a grid, so the scale of integers and the exponent of a block must not depend on the
 weights themselves. Every format is then such a grid: a scale times integers within limits, or a scale times
@@ -28,8 +28,8 @@ _FIELDS: dict[np.dtype[Any], tuple[int, int, Any]] = {
 class Grid:
     """The numbers scale * u for integers u, or numbers u of a floating ``element``, within limits.
 
-    ``scale`` [..., N, K] is positive; ``lowest`` and ``highest`` [..., N, K] are in its units. ``element`` is
-    None for integers; of a floating one only the bits of the mantissa and the bias are used.
+    ``scale`` [..., N, K] is positive; ``lowest`` and ``highest`` [..., N, K] are in units of it. ``element``
+    is None for integers; of a floating one only the mantissa bits and the bias are used.
     """
 
     scale: Float64Array
@@ -39,7 +39,7 @@ class Grid:
 
     @keeps_subnormals
     def round(self, weights: FloatArray) -> Float64Array:
-        """Return the numbers of the grid nearest to weights [..., N, K], halves to even."""
+        """Round weights [..., N, K] to the nearest numbers of the grid, halves to even."""
         u = weights / self.scale
         u = np.rint(u, out=u) if self.element is None else round_floating(u, self.element)
         np.maximum(u, self.lowest, out=u)
@@ -51,8 +51,8 @@ class Grid:
     def neighbours(self, weights: FloatArray) -> tuple[Float64Array, Float64Array]:
         """Return the two numbers of the grid around each weight [..., N, K], the lower one first.
 
-        A weight on the grid is the neighbour nearer to zero, unless it is at the end. The two are equal if
-        the limits allow one number only.
+        A weight on the grid is the neighbour closer to zero, unless it is at the end. The two are equal if
+        the limits allow only one number.
         """
         u = np.clip(weights / self.scale, self.lowest, self.highest)
         step = self._steps(u)
@@ -74,7 +74,7 @@ class Grid:
 
     @cached_property
     def columns(self) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Scale and limits with the inputs first, so that those of one input are contiguous."""
+        """Scale and limits with the inputs first, so that the numbers of one input are contiguous."""
         shape = np.broadcast_shapes(self.scale.shape, self.lowest.shape, self.highest.shape)
         scale, lowest, highest = (
             np.ascontiguousarray(np.moveaxis(np.broadcast_to(part, shape), -1, 0))
@@ -94,8 +94,8 @@ class Grid:
 def round_floating(u: NDArray[Any], element: Element, out: NDArray[Any] | None = None) -> NDArray[Any]:
     """Round float32 or float64 numbers, halves to even, to the mantissa bits of a floating type.
 
-    Subnormal numbers of the type have its least exponent; nothing saturates. Adding and subtracting 1.5 times
-    a power of two leaves as many bits as wanted.
+    Subnormal numbers of the type have its least exponent; nothing saturates. Adding and subtracting 1.5
+    times a power of two keeps the desired number of bits.
     """
     bits, bias, integer = _FIELDS[u.dtype]
     exponents = u.view(integer) & integer(2 * bias + 1 << bits)

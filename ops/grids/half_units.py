@@ -1,4 +1,4 @@
-"""Types that numbers were rounded to at last, and the ends of what a type rounds to a number."""
+"""Types of a final rounding, and the intervals of numbers that round to the same value."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from ops.array_types import Float32Array, Float64Array
 
 ROUNDINGS = {"float32": 24, "float16": 11, "bfloat16": 8}
-"""Types that products may have been rounded to, and bits of their significands."""
+"""Types to which products may have been rounded, and bits of their significands."""
 
 _TYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 SHORT = (11, 17, 20, 24)
-"""Bits of a step or minimum, the fewest first: float16, float16 times an integer of 6 bits, float32."""
+"""Bits of a step or minimum, fewest first: float16, float16 times a 6-bit integer, float32."""
 
 
 def rounded(values: Float32Array, rounding: str) -> Float32Array:
@@ -26,7 +26,7 @@ def rounded(values: Float32Array, rounding: str) -> Float32Array:
 
 
 def half_units(rows: Float32Array, rounding: str) -> tuple[Float64Array, Float64Array]:
-    """Return how far below and above the magnitude of each number those lie that a type rounds to it."""
+    """Return how far below and above the magnitude of each number the numbers lie that round to it."""
     fraction, exponent = np.frexp(np.abs(rows.astype(np.float64)))
     least = {"float32": -149, "float16": -24, "bfloat16": -133}[rounding]
     above = np.ldexp(0.5, np.maximum(exponent - ROUNDINGS[rounding], least))
@@ -34,7 +34,7 @@ def half_units(rows: Float32Array, rounding: str) -> tuple[Float64Array, Float64
 
 
 def short(values: NDArray[np.floating], bits: int) -> Float32Array:
-    """Return numbers rounded to so many bits; those of 11 to float16, subnormal numbers as well."""
+    """Return numbers rounded to a number of bits; 11 bits mean float16, including its subnormal numbers."""
     if bits == ROUNDINGS["float16"]:
         with np.errstate(over="ignore"):
             return values.astype(np.float16).astype(np.float32)

@@ -1,19 +1,19 @@
-"""Whether the numbers of a block are whole multiples of one step, exactly, and of which.
+"""Find a step of which all numbers of a block are exact integer multiples.
 
-Weights that were in few bits once are q * d, or q * d + m, in float32 arithmetic: q an integer, d and m one
-number for each block. Numbers that were rounded to float16 or bfloat16 afterwards are those of ``rounding``.
+Weights that were once in few bits are q * d, or q * d + m, in float32 arithmetic: q an integer, d and m one
+number for each block. If they were then rounded to float16 or bfloat16, ``rounding`` names that type.
 
-For given integers each number bounds the step from both sides, since its product may be half a unit in the
-last place off: the step is in the intersection of these intervals, and has few bits if the source stored it
-in few. What is found is computed again and compared, so that nothing is taken on a tolerance but a minimum,
+For given integers each number bounds the step from both sides, since its product may be off by half a unit
+in the last place: the step is in the intersection of these intervals, and has few bits if the source stored
+it in few. The result is recomputed and compared, so that nothing depends on a tolerance except a minimum,
 which kernels cannot add exactly either.
 
-Random numbers pass by chance alone: of the n numbers of a block, one fixes the step and one the minimum, and
-each other lies on one of 2^bits levels that fill a share of at most 2^bits * 2^-22 of the block's range. With
-8 bits and blocks of 16 that is (2^-14)^14 = 2^-196. Numbers of float16 leave 2^-11 of their size: with 8 bits
-about one of 8 passes, (2^-3)^14 = 2^-42 for a block. Those of bfloat16 pass more often, in 8 bits by the size
-that numbers have: nearly all of the largest, one of 8 of those below an eighth of it, some 2^-6 of all
-blocks. A weight has to pass in all of its blocks, of which there are 16 and more.
+Random numbers only pass by chance: of the n numbers of a block, one fixes the step and one the minimum, and
+each other one is on one of 2^bits levels that fill a share of at most 2^bits * 2^-22 of the block's range.
+With 8 bits and blocks of 16 that is (2^-14)^14 = 2^-196. Numbers in float16 have a precision of 2^-11: with
+8 bits about one of 8 passes, (2^-3)^14 = 2^-42 for a block. Numbers in bfloat16 pass more often, in 8 bits
+depending on their size: nearly all of the largest, one of 8 below an eighth of it, about 2^-6 of all blocks.
+A weight has to pass in all of its blocks, which are at least 16.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from ops.grids.half_units import SHORT, half_units, rounded, short
 from ops.grids.rounded_integers import integers_of, told_by_smaller
 from ops.grids.rounded_minima import rounded_with_minimum
 
-_MOST_GAPS = 16  # whole steps that the least gap of a block may be made of
+_MOST_GAPS = 16  # most steps in the least gap of a block
 _TOGETHER = 1 << 17  # numbers for which several counts of steps are tried at once
 _ENDS = (127, 128, 31, 32, 15, 16, 12, 7, 8, 3, 4, 1, 2)
 
-_MOST_OFFSET = 31  # steps of a block whose least number is tried as other integers than 0: K-quants' 5 bits
+_MOST_OFFSET = 31  # highest integer to try for a block's least number, instead of 0: 5 bits of K-quants
 
 _MINIMUM_ERROR = 2.0**-21
-"""Of the largest number of a block: float zero points of kernels add about 2^-23 to it, 1e-6 together."""
+"""Relative to a block's largest number: float zero points of kernels add about 2^-23, 1e-6 in total."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Grids that are looked for: bits of an integer, whether there is a minimum, and the last rounding.
+    """Grids to search for: bits of an integer, whether there is a minimum, and the final rounding.
 
-    ``element``: the type of an 8-bit float in place of integers.
+    ``element``: the type of 8-bit floats instead of integers.
     """
 
     bits: int
@@ -54,14 +54,14 @@ class Kind:
 
     @property
     def steps(self) -> int:
-        """How many steps lie between the ends of a block at most: of rounded sums, as of 5 bits."""
+        """The most steps between the ends of a block; for rounded sums as with 5 bits."""
         is_rounded_sum = self.has_minimum and self.rounding != "float32"
         return (1 << (min(self.bits, 5) if is_rounded_sum else self.bits)) - 1
 
 
 @dataclass(frozen=True)
 class BlockGrids:
-    """Step and minimum of each block, float32 [B], and whether they make each of its numbers.
+    """Step and minimum of each block, float32 [B], and whether they reproduce each of its numbers.
 
     ``least`` and ``most`` are the ends of its integers.
     """
@@ -81,7 +81,7 @@ class BlockGrids:
         fits: NDArray[np.bool_],
         rounding: str = "float32",
     ) -> BlockGrids:
-        """Return grids of blocks [B, n] with the ends that they have there."""
+        """Return grids of blocks [B, n] with the ends of their integers."""
         least, most = (
             np.where(fits, integers_of(ends, step, minimum, rounding), 0).astype(np.int16)
             for ends in (rows.min(1), rows.max(1))
@@ -90,7 +90,7 @@ class BlockGrids:
 
 
 def fit_blocks(rows: Float32Array, kind: Kind) -> BlockGrids:
-    """Look for the grid of each block [B, n]; numbers have to be finite. The scale of zeros is 1."""
+    """Search the grid of each block [B, n] of finite numbers. The scale of zeros is 1."""
     values = rows.astype(np.float64)
     low = values.min(1) if kind.has_minimum else np.minimum(values.min(1), 0)
     span = values.max(1) - low if kind.has_minimum else np.maximum(values.max(1), 0) - low
@@ -121,7 +121,7 @@ def fit_blocks(rows: Float32Array, kind: Kind) -> BlockGrids:
 def _solve(
     rows: Float32Array, q: Float64Array, width: Float64Array, kind: Kind
 ) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
-    """Return step and minimum of each block whose integers are q, and whether they make its numbers."""
+    """Return step and minimum of each block with the integers q, and whether they reproduce it."""
     if kind.has_minimum:
         step, minimum, fits = _with_minimum(rows, q, width, kind)
     elif kind.rounding != "float32":
@@ -133,7 +133,7 @@ def _solve(
 
 
 def _is_told(rows: Float32Array, step: Float32Array, minimum: Float32Array, kind: Kind) -> NDArray[np.bool_]:
-    """Return whether rounded numbers still tell the integers with which step and minimum make them."""
+    """Return whether rounded numbers still determine the integers from which they were computed."""
     if kind.rounding == "float32":
         return np.ones(len(rows), bool)
     q = integers_of(rows, step[:, None], minimum[:, None], kind.rounding)
@@ -143,7 +143,7 @@ def _is_told(rows: Float32Array, step: Float32Array, minimum: Float32Array, kind
 
 
 def _least_gaps(values: Float64Array, kind: Kind) -> Float64Array:
-    """Return the least difference of two levels of each block, of which 0 is one without a minimum."""
+    """Return the least difference of two levels of each block; without a minimum 0 is a level."""
     levels = values if kind.has_minimum else np.pad(values, ((0, 0), (0, 1)))
     gaps = np.diff(np.sort(levels, 1))
     return np.asarray(np.min(gaps, 1, initial=np.inf, where=gaps > 0))
@@ -152,11 +152,11 @@ def _least_gaps(values: Float64Array, kind: Kind) -> Float64Array:
 def _counts(
     span: Float64Array, gap: Float64Array | None, sides: Float64Array, kind: Kind
 ) -> Iterator[Float64Array]:
-    """Yield how many steps each block may span, the fewest first.
+    """Yield how many steps each block may span, fewest first.
 
-    The least gap of exact levels is a whole number of steps. Where a type has rounded them, gaps are too
-    coarse to tell, and all counts are tried: first those of a full range, whose largest number is the end of
-    integers of some bits, or 12 halves of E2M1. ``sides``: the span beside the largest number.
+    The least gap of exact levels is a whole number of steps. After a rounding, gaps are too coarse to tell,
+    and all counts are tried: first those of a full range, whose largest number is the highest integer of
+    some bit width, or 12 halves of E2M1. ``sides``: the span relative to the largest number.
     """
     if gap is not None:
         for count in range(1, _MOST_GAPS + 1):
@@ -173,10 +173,10 @@ def _counts(
 def _through_zero(
     rows: Float32Array, q: Float64Array, kind: Kind
 ) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
-    """Return steps d with which q * d are the numbers of each block, minima of 0, and whether they are."""
+    """Return steps d for which q * d are the numbers of each block, minima of 0, and whether d exists."""
     step, fits = scales_of(rows, q)
     room = q.max(1, initial=0) - q.min(1, initial=0)
-    for count in range(2, kind.steps + 1):  # a step of fewer bits, of which the one found is a multiple
+    for count in range(2, kind.steps + 1):  # a step of which the numbers' step is a multiple, in fewer bits
         more = np.flatnonzero(fits & (room * count <= kind.steps) & (short(step, 11) != step))
         if not len(more):
             break
@@ -189,9 +189,9 @@ def _through_zero(
 def scales_of(
     rows: Float32Array, numbers: Float64Array, rounding: str = "float32"
 ) -> tuple[Float32Array, NDArray[np.bool_]]:
-    """Return the scale of each block with which numbers [B, n] times it are the rows, and whether they are.
+    """Return the scale of each block that maps numbers [B, n] to the rows, and whether it does exactly.
 
-    The scale has as few bits as it can.
+    The scale has as few bits as possible.
     """
     (below, above), size = half_units(rows, rounding), np.abs(numbers)
     has_sign = (np.sign(numbers) == np.sign(rows)).all(1)
@@ -215,9 +215,9 @@ def scales_of(
 def _with_minimum(
     rows: Float32Array, q: Float64Array, width: Float64Array, kind: Kind
 ) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
-    """Return steps d and minima m with which q * d + m are the numbers of each block, and whether they are.
+    """Return steps d and minima m for which q * d + m are the numbers of each block, and whether they are.
 
-    Where no pair makes them exactly, those within ``_MINIMUM_ERROR`` are taken.
+    If no pair is exact, one within ``_MINIMUM_ERROR`` is accepted.
     """
     if kind.rounding != "float32":
         return rounded_with_minimum(rows, q, width, kind.rounding)
@@ -228,7 +228,7 @@ def _with_minimum(
     most = q.max(1)
     room = np.where(most <= _MOST_OFFSET, np.exp2(np.ceil(np.log2(most + 1))) - 1 - most, 0)
     for bits in SHORT:
-        for offset in range(kind.steps):  # of the least number, which need not have the integer 0
+        for offset in range(kind.steps):  # integer of the least number, which need not be 0
             left = np.flatnonzero(near & ~is_exact & (offset <= room))
             if not len(left):
                 break
@@ -238,8 +238,8 @@ def _with_minimum(
             middle = (bounds[0] + bounds[1]) / 2
             for fewer in SHORT:
                 at = short(middle, fewer)
-                made = _sums(q[left] + offset, tried, at, kind.rounding)
-                error = np.abs(made - rows[left]).max(1)
+                rebuilt = _sums(q[left] + offset, tried, at, kind.rounding)
+                error = np.abs(rebuilt - rows[left]).max(1)
                 better = (~fits[left] & (error <= _MINIMUM_ERROR * largest[left])) | (
                     ~is_exact[left] & (error == 0)
                 )
@@ -247,17 +247,17 @@ def _with_minimum(
                 step[to], minimum[to], fits[to] = tried[better], at[better], True
                 is_exact[left[error == 0]] = True
             if bits == SHORT[-1] and offset == 0:
-                break  # a step of 24 bits says nothing of where 0 was
+                break  # a step of 24 bits does not determine the integer of 0
     return step, minimum, fits
 
 
 def _sums(q: Float64Array, step: Float32Array, minimum: Float32Array, rounding: str) -> Float32Array:
-    made = q.astype(np.float32) * step[:, None] + minimum[:, None]
-    return rounded(made, rounding)
+    sums = q.astype(np.float32) * step[:, None] + minimum[:, None]
+    return rounded(sums, rounding)
 
 
 def _is_same(
     rows: Float32Array, numbers: Float64Array, step: Float32Array, rounding: str
 ) -> NDArray[np.bool_]:
-    made = rounded(numbers.astype(np.float32) * step[:, None], rounding)
-    return np.asarray((made == rows).all(1))
+    products = rounded(numbers.astype(np.float32) * step[:, None], rounding)
+    return np.asarray((products == rows).all(1))

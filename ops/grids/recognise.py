@@ -1,8 +1,8 @@
-"""The grid on which a float weight lies already, found from its numbers alone.
+"""Recognize the grid on which a float weight already lies, from its numbers alone.
 
-Some lines of a weight tell whether there is a grid and of which kind: their blocks of 16 numbers have to pass
-(:mod:`ops.grids.lattice`), and the largest blocks in which they still do are those of the source, or some
-that share a scale. All other blocks are looked at then, a part of the weight at a time.
+Some lines of a weight show whether there is a grid and its kind: their blocks of 16 numbers have to pass
+(:mod:`ops.grids.lattice`), and the largest blocks that still pass are those of the source, or several with
+the same scale. All other blocks are then checked, a part of the weight at a time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ops.subnormals import keeps_subnormals
 
 LEAST_BLOCK = 16
 _BLOCKS = (256, 128, 64, 32, LEAST_BLOCK)
-_LINES = 16  # that tell of the kind, and at most so many that another line adds
-_FIRST_LINES, _FIRST_NUMBERS = 4, 128  # that most weights without a grid fail on
-_ELEMENTS = 1 << 19  # looked at together
+_LINES = 16  # lines that decide the kind, and the most that are added to them
+_FIRST_LINES, _FIRST_NUMBERS = 4, 128  # on which most weights without a grid fail
+_ELEMENTS = 1 << 19  # numbers to process at a time
 _TRIES = 8
 _MATRIX_RANK = 2
 
@@ -37,10 +37,10 @@ class FoundGrid:
     """The grid of a weight, or of a share of its blocks.
 
     ``step`` and ``minimum`` have one number for each block of ``block`` numbers along ``axis``, in the shape
-    of :func:`ops.integer_blocks.scale_shape`, or without a block for each index of ``axis``. ``minimum`` is
-    None for a grid through 0. ``least`` and ``most``: the ends of the integers of a block. ``share``: of the
-    blocks on the grid, 1 for all. ``order``: the indices of ``axis`` in the order of blocks, None if
-    neighbours are a block.
+    of :func:`ops.integer_blocks.scale_shape`, or without blocks one for each index of ``axis``. ``minimum``
+    is None for a grid through 0. ``least`` and ``most``: the ends of the integers of a block. ``share``: of
+    the blocks on the grid, 1 if all are. ``order``: the indices of ``axis`` in the order of blocks, None if
+    adjacent numbers form a block.
     """
 
     kind: Kind
@@ -60,15 +60,15 @@ class FoundGrid:
         return 8 if self.kind.element else max(1, int(span.max()).bit_length())
 
     def expanded(self, parameter: AnyArray, shape: tuple[int, ...]) -> AnyArray:
-        """Return a step or minimum for each number of a weight of a shape, or what broadcasts to it."""
+        """Repeat or reshape a step or minimum to broadcast to a weight with a shape."""
         if not self.block:
             return parameter.reshape([-1 if i == self.axis else 1 for i in range(len(shape))])
         places = np.arange(shape[self.axis]) if self.order is None else np.argsort(self.order)
         return np.take(parameter, places // self.block, self.axis)
 
     def numbers(self, values: Float32Array) -> AnyArray:
-        """Return the integers of a weight in int16, or its 8-bit floats; looked at in parts."""
-        found = np.empty(values.shape, ELEMENTS.get(self.kind.element, np.int16))
+        """Return the integers of a weight in int16, or its 8-bit floats; computed in parts."""
+        integers = np.empty(values.shape, ELEMENTS.get(self.kind.element, np.int16))
         other = 1 if self.axis == 0 else 0
         together = max(1, _ELEMENTS * values.shape[other] // max(1, values.size))
         for first in range(0, values.shape[other], together):
@@ -79,17 +79,17 @@ class FoundGrid:
             if self.minimum is not None:
                 minimum = self.expanded(self.minimum[at] if self.block else self.minimum, part.shape)
             if self.kind.element:
-                found[at] = part.astype(np.float64) / step
+                integers[at] = part.astype(np.float64) / step
             else:
-                found[at] = integers_of(part, step, minimum, self.kind.rounding)
-        return found
+                integers[at] = integers_of(part, step, minimum, self.kind.rounding)
+        return integers
 
 
 @dataclass(frozen=True)
 class _Lines:
-    """A weight as lines in which blocks run: along an axis, or all numbers of each index of another.
+    """A weight as lines along which blocks run: along an axis, or all numbers of each index of another.
 
-    ``order`` of the numbers of a line, or None for that of the weight.
+    ``order``: of the numbers of a line, or None for that of the weight.
     """
 
     weight: NDArray[np.floating]
@@ -100,49 +100,49 @@ class _Lines:
     @property
     def shape(self) -> tuple[int, int]:
         size = self.weight.shape[self.axis]
-        others = self.weight.size // size
-        return (size, others) if self.is_channel else (others, size)
+        count = self.weight.size // size
+        return (size, count) if self.is_channel else (count, size)
 
     def take(self, lines: NDArray[np.intp] | slice) -> Float32Array:
         """Return some of the lines, [m, n]."""
         to = 0 if self.is_channel else self.weight.ndim - 1
         moved = np.moveaxis(self.weight, self.axis, to)
         if self.is_channel:
-            found = moved[lines].reshape(-1, self.shape[1])
-        elif self.weight.ndim == _MATRIX_RANK:  # a copy of the lines alone
-            found = moved[lines]
+            taken = moved[lines].reshape(-1, self.shape[1])
+        elif self.weight.ndim == _MATRIX_RANK:  # copy only these lines
+            taken = moved[lines]
         else:
-            found = moved.reshape(self.shape)[lines]
+            taken = moved.reshape(self.shape)[lines]
         if self.order is not None:
-            found = found[:, self.order]
-        return np.ascontiguousarray(found, np.float32)
+            taken = taken[:, self.order]
+        return np.ascontiguousarray(taken, np.float32)
 
 
 @keeps_subnormals
 def recognise(weight: NDArray[np.floating], along: int | None = None) -> FoundGrid | None:
-    """Return the grid that all blocks of a weight are on, or one that a share of them is on, or None.
+    """Return the grid of all blocks of a weight, or of a share of them, or None.
 
-    Of grids along several axes, the one with the fewest scales; but of a matrix whose products sum ``along``
-    an axis, that of blocks or lines there, if it has one. None also for vectors, and for numbers that are not
-    finite.
+    Of grids along several axes, the one with the fewest scales is returned; for a matrix whose products
+    sum ``along`` an axis, the one with blocks or lines there, if it exists. None for vectors, and for
+    non-finite numbers.
     """
     if weight.ndim < 2 or not weight.size:
         return None
-    found: FoundGrid | None = None
+    best: FoundGrid | None = None
     with np.errstate(all="ignore"):
-        for lines in sorted(_directions(weight), key=lambda one: one.axis != along):
-            if along not in (None, lines.axis) and found is not None and found.share == 1:
+        for lines in sorted(_directions(weight), key=lambda direction: direction.axis != along):
+            if along not in (None, lines.axis) and best is not None and best.share == 1:
                 break
             other = _along(lines) if lines.shape[1] >= LEAST_BLOCK else None
-            if other is not None and (found is None or _rank(other) > _rank(found)):
-                found = other
-        if weight.ndim == _MATRIX_RANK and (found is None or found.share < 1):
-            found = max([*_scattered(weight), *([found] if found else [])], key=_rank, default=None)
-    return found
+            if other is not None and (best is None or _rank(other) > _rank(best)):
+                best = other
+        if weight.ndim == _MATRIX_RANK and (best is None or best.share < 1):
+            best = max([*_scattered(weight), *([best] if best else [])], key=_rank, default=None)
+    return best
 
 
 def _scattered(weight: NDArray[np.floating]) -> Iterator[FoundGrid]:
-    """Yield grids of a matrix whose blocks do not lie side by side."""
+    """Yield grids of a matrix whose blocks are not contiguous."""
     for axis in range(_MATRIX_RANK):
         count = weight.shape[1 - axis]
         probe = np.unique(np.linspace(0, count - 1, min(count, ROWS)).astype(np.intp))
@@ -164,22 +164,22 @@ def _directions(weight: NDArray[np.floating]) -> Iterator[_Lines]:
 
 
 def _along(lines: _Lines) -> FoundGrid | None:
-    """Return the grid of lines, for which those that fail tell more of its kind."""
+    """Return the grid of lines; lines that fail show more of its kind."""
     count = lines.shape[0]
     first = lines.take(np.linspace(0, count - 1, min(count, _FIRST_LINES)).astype(np.intp))
     if not _on_any(first[:, :_FIRST_NUMBERS]).any():
         return None
     probe = np.linspace(0, count - 1, min(count, _LINES)).astype(np.intp)
-    found, before = None, None
+    grid, before = None, None
     for _ in range(_TRIES):
         chosen = _choose(lines, np.unique(probe))
         if chosen is None or chosen == before:
             break
-        found, failing = _whole(lines, *chosen)
+        grid, failing = _whole(lines, *chosen)
         if not len(failing):
             break
         probe, before = np.append(probe, failing[:_LINES]), chosen
-    return found
+    return grid
 
 
 def _on_any(lines: Float32Array) -> NDArray[np.bool_]:
@@ -194,14 +194,14 @@ def _on_any(lines: Float32Array) -> NDArray[np.bool_]:
 
 
 def _widest(lines: Float32Array) -> list[Kind]:
-    """Return the kinds that every other is a case of."""
+    """Return the kinds of which every other is a special case."""
     kinds = _kinds(lines)
     most = {(kind.has_minimum, kind.rounding, kind.element): kind for kind in kinds}
     return list(most.values())
 
 
 def _kinds(lines: Float32Array) -> list[Kind]:
-    """Return the kinds that lines may have, those of the fewest bits first."""
+    """Return the kinds that lines may have, those with the fewest bits first."""
     kinds: list[Kind] = []
     for rounding in ROUNDINGS:
         if np.array_equal(rounded(lines, rounding), lines):
@@ -211,31 +211,33 @@ def _kinds(lines: Float32Array) -> list[Kind]:
 
 
 def _choose(lines: _Lines, probe: NDArray[np.intp]) -> tuple[Kind, int] | None:
-    """Return the kind of some lines and the size of their blocks, 0 for one in a line; None without one.
+    """Return the kind of some lines and their block size, 0 for one block per line; None if there is none.
 
-    Lines that are on no grid are left out.
+    Lines on no grid are ignored.
     """
     part = lines.take(probe)
     part = part[_on_any(part)]
     kind = next((kind for kind in _kinds(part) if _all_fit(part, LEAST_BLOCK, kind)), None)
     if kind is None or not len(part):
         return None
-    others = [Kind(8, rounding=kind.rounding, element=one) for one in SMALL_FLOATS if kind.element]
-    alike = [kind, *(one for one in others if one != kind and _all_fit(part, LEAST_BLOCK, one))]
+    float_kinds = [
+        Kind(8, rounding=kind.rounding, element=element) for element in SMALL_FLOATS if kind.element
+    ]
+    alike = [kind, *(other for other in float_kinds if other != kind and _all_fit(part, LEAST_BLOCK, other))]
     if lines.is_channel:
-        return next(((one, 0) for one in alike if _all_fit(part, 0, one)), None)
+        return next(((candidate, 0) for candidate in alike if _all_fit(part, 0, candidate)), None)
     sizes = [0, *(size for size in _BLOCKS if size < part.shape[1])]
-    pairs = ((one, size) for size in sizes for one in alike)
+    pairs = ((candidate, size) for size in sizes for candidate in alike)
     return next(pair for pair in pairs if pair[1] == LEAST_BLOCK or _all_fit(part, pair[1], pair[0]))
 
 
 def _all_fit(lines: Float32Array, block: int, kind: Kind) -> bool:
-    few = lines[:1, : max(block, LEAST_BLOCK) if block else None]  # that tell of most kinds that it is not
+    few = lines[:1, : max(block, LEAST_BLOCK) if block else None]  # enough to rule out most kinds
     return bool(_fit(few, block, kind).fits.all() and _fit(lines, block, kind).fits.all())
 
 
 def _fit(lines: Float32Array, block: int, kind: Kind) -> BlockGrids:
-    """Return the grids of lines [m, n], [m * B]; a shorter last block repeats its last number."""
+    """Return the grids of lines [m, n], [m * B]; a shorter last block is padded with its last number."""
     size = block or lines.shape[1]
     rest = -lines.shape[1] % size
     rows = np.pad(lines, ((0, 0), (0, rest)), mode="edge") if rest else lines
@@ -244,18 +246,18 @@ def _fit(lines: Float32Array, block: int, kind: Kind) -> BlockGrids:
 
 
 def _whole(lines: _Lines, kind: Kind, block: int) -> tuple[FoundGrid | None, NDArray[np.intp]]:
-    """Return the grid of all lines, and those with a block that is not on it."""
+    """Return the grid of all lines, and the lines with a block that is not on it."""
     count, length = lines.shape
     together = max(1, _ELEMENTS // length)
-    parts = []
+    block_grids = []
     for first in range(0, count, together):
         part = lines.take(slice(first, first + together))
-        parts.append(_fit(part, block, kind) if np.isfinite(part).all() else _nothing(part, block))
-    fits = np.concatenate([part.fits for part in parts]).reshape(count, -1)
+        block_grids.append(_fit(part, block, kind) if np.isfinite(part).all() else _nothing(part, block))
+    fits = np.concatenate([part.fits for part in block_grids]).reshape(count, -1)
     if not fits.any():
         return None, np.arange(count)
     step, minimum, least, most = (
-        _laid(lines, np.concatenate([getattr(part, name) for part in parts]), block)
+        _laid(lines, np.concatenate([getattr(part, name) for part in block_grids]), block)
         for name in ("step", "minimum", "least", "most")
     )
     is_matrix_line = not block and not lines.is_channel and lines.weight.ndim == _MATRIX_RANK
@@ -263,20 +265,20 @@ def _whole(lines: _Lines, kind: Kind, block: int) -> tuple[FoundGrid | None, NDA
     size = block if block or lines.is_channel or is_matrix_line else length
     added = minimum if kind.has_minimum else None
     order = lines.order if size else None
-    found = FoundGrid(kind, axis, size, step, added, least, most, float(fits.mean()), order)
-    return found, np.flatnonzero(~fits.all(1))
+    grid = FoundGrid(kind, axis, size, step, added, least, most, float(fits.mean()), order)
+    return grid, np.flatnonzero(~fits.all(1))
 
 
 def _laid(lines: _Lines, numbers: AnyArray, block: int) -> AnyArray:
     """Return one number for each block in the shape of scales."""
     if lines.is_channel or (not block and lines.weight.ndim == _MATRIX_RANK):
         return numbers
-    others = np.delete(lines.weight.shape, lines.axis)
-    return np.ascontiguousarray(np.moveaxis(numbers.reshape(*others, -1), -1, lines.axis))
+    rest = np.delete(lines.weight.shape, lines.axis)
+    return np.ascontiguousarray(np.moveaxis(numbers.reshape(*rest, -1), -1, lines.axis))
 
 
 def _nothing(lines: Float32Array, block: int) -> BlockGrids:
-    """Return the grids of lines whose numbers are not all finite."""
+    """Return the grids of lines with numbers that are not finite."""
     count = len(lines) * (-(-lines.shape[1] // block) if block else 1)
     zeros = np.zeros(count, np.int16)
     return BlockGrids(

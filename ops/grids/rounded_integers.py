@@ -1,7 +1,7 @@
-"""Integers of numbers that were rounded to 16 bits after they were multiplied.
+"""Find the integers of numbers that were rounded to 16 bits after their multiplication.
 
-The largest of 127 steps may be half a step off in bfloat16: which integers they have follows from the step,
-which the smaller ones tell.
+The largest of 127 steps may be off by half a step in bfloat16: their integers follow from the step, which
+the smaller numbers determine.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import numpy as np
 from ops.array_types import AnyArray, Float32Array, Float64Array
 from ops.grids.half_units import half_units, rounded
 
-_TIMES = 3  # that bounds of a step leave one integer to more numbers, and these bound it
+_TIMES = 3  # rounds in which bounds on the step fix more integers, and these tighten the bounds
 
 
 def integers_of(
     values: Float32Array, step: AnyArray, minimum: AnyArray | None, rounding: str
 ) -> Float64Array:
-    """Return integers with which step and minimum, which broadcast, make numbers, or are nearest to."""
+    """Return the integers that with step and minimum, which broadcast, are closest to numbers."""
     part = values.astype(np.float64)
     q = np.rint((part if minimum is None else part - minimum) / step)
     if rounding != "float32":
@@ -33,7 +33,7 @@ def _made(q: Float64Array, step: AnyArray, minimum: AnyArray | None, rounding: s
 
 
 def told_by_smaller(rows: Float32Array, q: Float64Array, rounding: str) -> Float64Array:
-    """Return integers of blocks [B, n] by the step that the smaller numbers of each tell."""
+    """Return the integers of blocks [B, n], from the step that the smaller numbers of each determine."""
     size, numbers = np.abs(rows), np.abs(q)
     below, above = half_units(rows, rounding)
     is_sure = (numbers > 0) & (numbers <= numbers.max(1, keepdims=True) / 2)

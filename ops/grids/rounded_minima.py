@@ -1,7 +1,8 @@
-"""Steps and minima of numbers that were rounded to float16 or bfloat16 afterwards.
+"""Find steps and minima of numbers that were then rounded to float16 or bfloat16.
 
 A number with the integer q bounds q * d + m from both sides. Two numbers bound d, whatever m is, and all
-pairs together leave exactly the steps for which there is a minimum; so do all numbers the minima then.
+pairs together leave exactly the steps for which a minimum exists; then all numbers together bound the
+minimum.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from numpy.typing import NDArray
 from ops.array_types import Float32Array, Float64Array
 from ops.grids.half_units import SHORT, half_units, rounded, short
 
-_NEAR = 4  # half units of the largest number that ends of a block, and a number between, are off at most
+_NEAR = 4  # half units of the largest number that a number may be off the line between the ends of a block
 
 _MARGIN = 8
-"""Part of an interval that is near an end."""
+"""Divisor of an interval: the part of it that counts as close to an end."""
 
 
 def rounded_with_minimum(
     rows: Float32Array, q: Float64Array, width: Float64Array, rounding: str
 ) -> tuple[Float32Array, Float32Array, NDArray[np.bool_]]:
-    """Return steps d and minima m with which q * d + m, rounded, are the numbers of each block [B, n].
+    """Return steps d and minima m for which q * d + m, rounded, are the numbers of each block [B, n].
 
-    ``q`` from 0 on, ``width``: roughly the steps. The third: whether there are such, which have as few bits
-    as they can.
+    ``q`` starts at 0, ``width``: approximate steps. The third result: whether they exist; they have as few
+    bits as possible.
     """
     step, minimum = width.astype(np.float32), rows.min(1)
     _, unit = half_units(np.abs(rows).max(1), rounding)
@@ -38,22 +39,22 @@ def rounded_with_minimum(
     fewest = _shortest(low, high)
     rest = fewest[:, None].astype(np.float64) * q[left]
     least = _shortest((bounds[0] - rest).max(1), (bounds[1] - rest).min(1))
-    made = rounded(q[left].astype(np.float32) * fewest[:, None] + least[:, None], rounding)
-    same = (made == rows[left]).all(1) & (fewest > 0)
+    rebuilt = rounded(q[left].astype(np.float32) * fewest[:, None] + least[:, None], rounding)
+    same = (rebuilt == rows[left]).all(1) & (fewest > 0)
     hit = left[same]
     step[hit], minimum[hit], fits[hit] = fewest[same], least[same], True
     return step, minimum, fits
 
 
 def _bounds(rows: Float32Array, rounding: str) -> tuple[Float64Array, Float64Array]:
-    """Return the ends of the numbers that are rounded to those of blocks."""
+    """Return the ends of the intervals that round to the numbers of blocks."""
     below, above = half_units(rows, rounding)
     is_negative, numbers = rows < 0, rows.astype(np.float64)
     return numbers - np.where(is_negative, above, below), numbers + np.where(is_negative, below, above)
 
 
 def _steps(q: Float64Array, low: Float64Array, high: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Return the ends of the steps that all pairs of numbers leave."""
+    """Return the ends of the steps that all pairs of numbers allow."""
     levels = int(q.max()) + 1
     most = np.stack([low.max(1, where=q == level, initial=-np.inf) for level in range(levels)], 1)
     least = np.stack([high.min(1, where=q == level, initial=np.inf) for level in range(levels)], 1)
@@ -66,16 +67,16 @@ def _steps(q: Float64Array, low: Float64Array, high: Float64Array) -> tuple[Floa
 
 
 def _shortest(low: Float64Array, high: Float64Array) -> Float32Array:
-    """Return a number between two others in as few bits as it can have; their middle if there is none.
+    """Return a number between two others with as few bits as possible, or their middle.
 
-    It is not near either end, which leaves no room to the other of step and minimum.
+    It is not close to either end, which would leave no room for the other of step and minimum.
     """
     middle, margin = np.where(np.isfinite(high), (low + high) / 2, low), (high - low) / _MARGIN
-    found = middle.astype(np.float32)
-    is_open = np.ones(len(found), bool)
+    shortest = middle.astype(np.float32)
+    is_open = np.ones(len(shortest), bool)
     for bits in SHORT:
         tried = short(middle, bits)
         fits = is_open & (low + margin <= tried) & (tried <= high - margin)
-        found[fits] = tried[fits]
+        shortest[fits] = tried[fits]
         is_open &= ~fits
-    return found
+    return shortest

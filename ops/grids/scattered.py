@@ -1,10 +1,10 @@
-"""Blocks whose columns do not lie side by side, found in the numbers of a weight.
+"""Find blocks whose columns are not contiguous, from the numbers of a weight.
 
-GPTQ with act-order gives neighbouring scales to inputs of like importance: which columns share a block is a
-table of its own, the same for all rows. Two columns of a block have numbers i * s and j * s in each row, so
-that their ratio is that of two small integers; those of two blocks are by chance alone: the ratios of
-integers up to 15 fill 2^-14 of the numbers that float32 tells apart, those up to 255 a fiftieth, and 15 in
-float16 a third. A column belongs to a block if that holds in nearly all of some rows.
+GPTQ with act-order assigns adjacent scales to inputs of similar importance: which columns share a block is
+in a separate table, the same for all rows. Two columns of a block have numbers i * s and j * s in each row,
+so that their ratio is that of two small integers; for columns of two blocks that only happens by chance: the
+ratios of integers up to 15 fill 2^-14 of the numbers of float32, those up to 255 a fiftieth, and those up to
+15 in float16 a third. A column belongs to a block if it holds in nearly all of some rows.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from ops.array_types import Float32Array, Float64Array
 
 LEAST_GROUP = 16
-ROWS = 64  # that are compared
-_FIRST_ROWS = 16  # that most columns of other blocks fail on
+ROWS = 64  # rows to compare
+_FIRST_ROWS = 16  # on which most columns of other blocks fail
 _SHARE, _FIRST_SHARE = 0.9, 0.75  # of rows, since a number may be off the grid
 _TOLERANCES = ((15, 2.0**-22), (15, 2.0**-10), (255, 2.0**-22))
-"""The largest integer, and how far off a ratio of rounded products may be beside itself."""
+"""The largest integer, and the relative error of a ratio of rounded products."""
 
 
 def scattered_orders(rows: Float32Array) -> Iterator[NDArray[np.intp]]:
-    """Yield orders of columns [K] in which blocks may be side by side, one for each kind of integers.
+    """Yield orders of columns [K] in which blocks may be contiguous, one for each kind of integers.
 
-    ``rows`` [R, K], which are some rows of the weight. Blocks come in the order of their first columns, a
-    shorter one last. Yields nothing for rows of which columns share no small integers.
+    ``rows`` [R, K] are some rows of the weight. Blocks come in the order of their first columns, a shorter
+    one last. Yields nothing if no columns are related by small integers.
     """
     if len(rows) < _FIRST_ROWS or not np.isfinite(rows).all():
         return
@@ -40,7 +40,7 @@ def scattered_orders(rows: Float32Array) -> Iterator[NDArray[np.intp]]:
 
 
 class _Ratios:
-    """The ratios of integers from 0 to a largest one, beside which other ratios may be."""
+    """The ratios of integers from 0 to a largest one, with a tolerance for other ratios."""
 
     def __init__(self, largest: int, tolerance: float) -> None:
         above, below = np.meshgrid(np.arange(largest + 1.0), np.arange(1, largest + 1.0))
@@ -49,16 +49,16 @@ class _Ratios:
 
     def share(self, columns: Float32Array, other: Float32Array) -> Float64Array:
         """Return the share of rows in which columns [R, m] have such a ratio to another column [R]."""
-        given = other != 0
-        if not given.any():
+        is_nonzero = other != 0
+        if not is_nonzero.any():
             return np.zeros(columns.shape[1])
-        ratios = np.abs(columns[given].astype(np.float64) / other[given, None])
+        ratios = np.abs(columns[is_nonzero].astype(np.float64) / other[is_nonzero, None])
         nearest = self._ratios[np.searchsorted(self._borders, ratios)]
         return np.asarray((np.abs(ratios - nearest) <= self._tolerance * nearest).mean(0))
 
 
 def _groups(rows: Float32Array, ratios: _Ratios) -> tuple[list[NDArray[np.intp]], NDArray[np.intp]] | None:
-    """Return the columns of each block, and those of zeros; None if columns form no blocks."""
+    """Return the columns of each block, and the columns of zeros; None if columns form no blocks."""
     used = (rows != 0).sum(0)
     zeros, left = np.flatnonzero(used == 0), np.flatnonzero(used)
     groups: list[NDArray[np.intp]] = []
@@ -75,7 +75,7 @@ def _groups(rows: Float32Array, ratios: _Ratios) -> tuple[list[NDArray[np.intp]]
 
 
 def _joined(groups: list[NDArray[np.intp]], zeros: NDArray[np.intp]) -> NDArray[np.intp] | None:
-    """Return all columns, those of zeros where blocks have room; None if blocks have several sizes."""
+    """Return all columns, with those of zeros where blocks have room; None if block sizes differ."""
     size = 1 << (max(map(len, groups), default=1) - 1).bit_length()
     groups = sorted(groups, key=lambda group: (-len(group), group[0])) if len(zeros) else groups
     filled = []

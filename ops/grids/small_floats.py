@@ -1,4 +1,4 @@
-"""Whether the numbers of a block are 8-bit floats times one scale, exactly, and of which scale."""
+"""Find a scale by which all numbers of a block are exact multiples of 8-bit floats."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ SMALL_FLOATS = {"float8_e4m3fn": (4, 448.0, 2.0**-9), "float8_e5m2": (3, 57344.0
 """Bits of a significand, the largest number, and the least, of which all numbers are multiples."""
 
 ELEMENTS = {name: np.dtype(getattr(ml_dtypes, name)) for name in SMALL_FLOATS}
-"""The types as NumPy has them."""
+"""The NumPy dtypes."""
 
 _NEAR = {"float32": 2.0**-20, "float16": 2.0**-9, "bfloat16": 2.0**-6}
-"""Beside a number of a type, how far off it may be divided by another."""
+"""Relative error of the ratio of two numbers of a type."""
 
 
 def fit_floats(rows: Float32Array, element: str, rounding: str = "float32") -> BlockGrids:
-    """Look for the scale of each block [B, n] of 8-bit floats, rounded at last; the scale of zeros is 1.
+    """Search the scale of each block [B, n] of 8-bit floats with a final rounding; the scale of zeros is 1.
 
     The largest number of a block has one of 8 or 4 significands, which leaves as many scales, and a power of
-    two: the one with which it is the largest that the type has of that significand.
+    two: the one that makes it the largest number of the type with that significand.
     """
     bits, largest, least = SMALL_FLOATS[element]
     top = np.abs(rows).max(1).astype(np.float64)

@@ -1,6 +1,6 @@
 """Rounding a layer's weights so that its outputs change least: one interface to all solvers.
 
-Best in practice: an error around the shifted target, with the damping chosen by the caller on held-out
+The best in practice: an error around the shifted target, with the damping chosen by the caller on held-out
 samples, then GPTQ, then a sweep of coordinate descent.
 """
 
@@ -46,11 +46,11 @@ Solver = Callable[[Quadratic | RowQuadratic, Grid, "Options"], FloatArray]
 
 @dataclass(frozen=True)
 class Options:
-    """How to solve. ``damping``: see quadratic. ``shift``: whether to compensate for quantized inputs.
+    """Options of solvers. ``damping``: see quadratic. ``shift``: whether to compensate for quantized inputs.
 
     ``sweeps`` of coordinate descent follow each algorithm; coordinate descent itself makes at least one.
     ``iterations``, ``learning_rate`` (steps of the grid for AdaQuant; None: the algorithm's own) and
-    ``early_stop``, which ends them when they no longer help, are for gradient steps. Raises ValueError for
+    ``early_stop``, which stops when they no longer improve, are for gradient steps. Raises ValueError for
     numbers out of range.
     """
 
@@ -84,7 +84,7 @@ def solve(problem: LayerProblem, grid: Grid, algorithm: str, options: Options | 
 def solve_form(
     form: Quadratic | RowQuadratic, grid: Grid, algorithm: str, options: Options | None = None
 ) -> FloatArray:
-    """Return weights as ``solve`` does, for a form whose damping and shift are chosen already."""
+    """Return weights as ``solve`` does, for a form whose damping and shift are already chosen."""
     refuse_unknown(algorithm, ALGORITHMS, "algorithm")
     chosen = options or Options()
     weights = ALGORITHMS[algorithm](form, grid, chosen)

@@ -14,7 +14,7 @@ _TINY = np.float32(1e-30)  # variables whose gradient was always zero do not mov
 def step_factor(count: ArrayLike) -> Float32Array:
     """Return the factor on the ratio of the averages in each step; ``count`` is 1 for the first.
 
-    It holds the factors (1 - beta), which the averages are kept without, and the bias correction.
+    It includes the factors (1 - beta), which the averages lack, and the bias correction.
     """
     steps = np.asarray(count, np.float64)
     first = (1 - _FIRST) / (1 - _FIRST**steps)
@@ -35,8 +35,7 @@ class Adam:
     def descend(self, variables: Float32Array, gradient: Float32Array, step_size: Float32Array) -> None:
         """Move variables against their gradient, in place; the gradient is overwritten.
 
-        ``step_size`` is the distance that a constant gradient moves them. A single number for all saves a
-        pass.
+        ``step_size`` is the distance that a constant gradient moves them. A scalar saves a pass.
         """
         self._steps += 1
         self._mean *= np.float32(_FIRST)

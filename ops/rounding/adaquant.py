@@ -1,8 +1,8 @@
 """AdaQuant (arXiv 2006.10518): gradient steps on weights that pass through their rounding unchanged.
 
-A continuous copy of the weights is moved by Adam along the gradient of the error of its rounding (a straight-
-through estimator). Gradients come from the hessian, and follow the few weights that an iteration rounds to
-another number than the one before: less than a matrix product an iteration, and no sample.
+A continuous copy of the weights is moved by Adam along the gradient of the error of its rounding (a
+straight-through estimator). Gradients come from the hessian, and are updated for the few weights whose
+rounding changes in an iteration: less than a matrix product per iteration, and no samples.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def adaquant(
     learning_rate: float = LEARNING_RATE,
     early_stop: bool = False,
 ) -> Float64Array:
-    """Return weights [..., N, K] on the grid: of each output the best of all iterations.
+    """Return weights [..., N, K] on the grid: for each output the best of all iterations.
 
     ``learning_rate`` is in steps of the grid per iteration. Weights jump between neighbours and pass good
-    combinations early and late, so that it need not fall. ``early_stop`` ends an output after
-    :data:`PATIENCE` iterations without improvement. Arithmetic is in float32, in one order of sums on one
+    combinations early and late, so that it need not decrease. ``early_stop`` ends an output after
+    :data:`PATIENCE` iterations without improvement. Arithmetic is in float32, with one order of sums, on one
     thread. No random numbers.
     """
     patience = PATIENCE if early_stop else iterations
@@ -57,8 +57,8 @@ def learn_scale(
 ) -> Grid:
     """Return the grid of integers with the scales that AdaQuant learns along with the weights.
 
-    One float32 scale for each output. In each iteration it is the best one for all weights of the output, so
-    that the gradient is that of both. Raises ValueError for blocks and floating numbers.
+    There is one float32 scale for each output. In each iteration it is the best one for all weights of the
+    output, so that the gradient is that of both. Raises ValueError for blocks and floating numbers.
     """
     if grid.element is not None or grid.scale.shape[-1] != 1:
         raise ValueError("only integers have a scale to tune; blocks and floating numbers have none")
@@ -81,7 +81,7 @@ def _walk(
     A row ends after ``patience`` iterations without improvement.
     """
     target = quadratic.target
-    unit = grid.scale.max(-1, keepdims=True)  # a row's own changes neither its best weights nor Adam's steps
+    unit = grid.scale.max(-1, keepdims=True)  # affects neither a row's best weights nor Adam's steps
     step_size = rate * (1.0 if grid.element is None else grid.step(target) / grid.scale)
     u, weights = _rows(target / grid.scale, target.shape), _rows(target / unit, target.shape)
     per_weight = (grid.scale / unit, grid.lowest, grid.highest, step_size)
@@ -102,8 +102,8 @@ def _walk(
 
 def _rows(part: NDArray[np.floating], shape: tuple[int, ...]) -> Float32Array:
     """Return a part of the grid, or weights, for each group: [G, N, K]."""
-    whole = np.broadcast_to(part, shape).reshape(-1, *shape[-2:])
-    return np.array(whole, np.float32, order="C")
+    rows = np.broadcast_to(part, shape).reshape(-1, *shape[-2:])
+    return np.array(rows, np.float32, order="C")
 
 
 def _normalized(hessian: Float64Array) -> Float32Array:

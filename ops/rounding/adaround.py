@@ -1,6 +1,6 @@
-"""AdaRound (arXiv 2004.10568): for each weight, which of its two neighbours on the grid it is rounded to.
+"""AdaRound (arXiv 2004.10568): learn to which of its two neighbours on the grid each weight is rounded.
 
-What the paper does, with V a variable for each weight:
+The method of the paper, with V a variable for each weight:
 
     objective          |W x - W~ x|^2 + lambda f(V) is lowered by Adam
     soft weights       W~ = below + h(V) (above - below), the neighbours on any grid; the paper's are
@@ -42,14 +42,14 @@ def adaround(
     """Return weights [..., N, K] on the grid, each a neighbour of its target, with a small error.
 
     A row keeps the nearest rounding if that is better. ``early_stop`` ends when every weight has settled on
-    a neighbour, once the regularizer is active. Works on any grid, floating ones included. Arithmetic is in
+    a neighbour, once the regularizer is active. Works on any grid, also floating ones. Arithmetic is in
     float32. No random numbers.
     """
     # both neighbours, and h where W~ is the target
     below, above = grid.neighbours(quadratic.target)
     width = above - below
     fraction = np.clip((quadratic.target - below) / np.where(width > 0, width, 1.0), 0.0, 1.0)
-    # errors in units of a row's largest step, so that one lambda and one rate do for all layers
+    # errors in units of a row's largest step, so that one lambda and one rate suit all layers
     unit = np.maximum(width.max(-1, keepdims=True), np.finfo(np.float64).tiny)
     start = ((below - quadratic.target) / unit).astype(np.float32)
     hessian = _normalized(quadratic.hessian)
@@ -59,7 +59,7 @@ def adaround(
         soft.step(np.array(learning_rate, np.float32), beta)
         if early_stop and beta is not None and soft.is_settled:
             break
-    # hard roundings, as far as they are better than the nearest ones
+    # hard roundings, where they are better than the nearest ones
     learned, nearest = np.where(soft.choice() > 0.5, above, below), grid.round(quadratic.target)
     return np.where(quadratic.row_errors(learned) < quadratic.row_errors(nearest), learned, nearest)
 
@@ -70,7 +70,7 @@ class _SoftRounding:
     def __init__(
         self, fraction: Float32Array, start: Float32Array, width: Float32Array, hessian: Float32Array
     ) -> None:
-        """Start with V at which h is the ``fraction``; W~ less the target is ``start`` + h ``width``."""
+        """Start with V where h is the ``fraction``; W~ minus the target is ``start`` + h ``width``."""
         share = (fraction + MARGIN) / STRETCH
         self._v = np.log(share / (1 - share))
         self._start, self._width, self._hessian = start, width, hessian
@@ -87,7 +87,7 @@ class _SoftRounding:
         return np.clip(STRETCH * self._sigmoid() - MARGIN, np.float32(0), np.float32(1))
 
     def step(self, step_size: Float32Array, beta: float | None) -> None:
-        """Make one descent step; a beta of None leaves the regularizer out."""
+        """Make one descent step; without a beta the regularizer is left out."""
         # the rectified sigmoid, and where it is not clipped
         sigmoid = self._sigmoid()
         h = STRETCH * sigmoid - MARGIN
@@ -114,7 +114,7 @@ def _term_slope(h: Float32Array, beta: np.float32) -> Float32Array:
 
 
 def _beta(progress: float) -> float | None:
-    """Return the exponent of the regularizer, which falls along a cosine; None while it plays no part."""
+    """Return the exponent of the regularizer, which falls along a cosine; None before it is active."""
     if progress < WARM_UP:
         return None
     high, low = BETA

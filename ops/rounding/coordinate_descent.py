@@ -1,7 +1,7 @@
 """Coordinate descent on a grid (QuantEase, arXiv 2309.01885; COMQ, arXiv 2403.07134).
 
-Input after input, the weights of one input are set to the best numbers of the grid while all others stay.
-No step increases the error.
+One input after another, the weights of that input are set to the best numbers of the grid while all others
+stay fixed. No step increases the error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Factors U D U^T of symmetric positive definite matrices, and the equations that they solve.
+"""Factors U D U^T of symmetric positive definite matrices, and solutions of their equations.
 
-NumPy's own functions reach a quarter of the speed of its products. Here large matrices are taken in blocks,
-the last one first, so that nearly all the work is products.
+NumPy's own functions reach a quarter of the speed of its products. Here large matrices are processed in
+blocks, the last one first, so that nearly all the work is products.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from ops.array_types import Float32Array, Float64Array, FloatArray
 
 AT_ONCE = 96
-"""Rows and columns of a block; up to there NumPy factorizes a matrix at once."""
+"""Rows and columns of a block; up to this size NumPy factorizes a matrix at once."""
 
 
 def unit_upper(matrix: Float64Array) -> tuple[Float64Array, Float64Array]:
@@ -49,26 +49,28 @@ class Factors:
         for start, end in reversed(_blocks(size)):
             scaled = unit[..., start:end, end:] * diagonal[..., None, end:]
             rest = matrix[..., :end, start:end] - unit[..., :end, end:] @ _turned(scaled)
-            own, diagonal[..., start:end] = unit_upper(rest[..., start:, :])
-            inverses.insert(0, np.asarray(np.linalg.inv(own), np.float64))
+            block, diagonal[..., start:end] = unit_upper(rest[..., start:, :])
+            inverses.insert(0, np.asarray(np.linalg.inv(block), np.float64))
             above = rest[..., :start, :] @ _turned(inverses[0])
             unit[..., :start, start:end] = above / diagonal[..., None, start:end]
-            unit[..., start:end, start:end] = own
+            unit[..., start:end, start:end] = block
         return cls(unit, diagonal, inverses)
 
     def solve(self, right: FloatArray) -> FloatArray:
-        """Return what the matrix times which is ``right`` [..., K, N], in the precision of that."""
+        """Solve matrix X = right [..., K, N], in the precision of ``right``."""
         unit, kind = self.unit_as(right.dtype), right.dtype
-        found = np.empty_like(right)
+        solution = np.empty_like(right)
         blocks = [*zip(_blocks(right.shape[-2]), self.inverses, strict=True)]
         for (start, end), inverse in reversed(blocks):
-            after = unit[..., start:end, end:] @ found[..., end:, :]
-            found[..., start:end, :] = inverse.astype(kind) @ (right[..., start:end, :] - after)
-        found /= self.diagonal[..., None].astype(kind)
+            after = unit[..., start:end, end:] @ solution[..., end:, :]
+            solution[..., start:end, :] = inverse.astype(kind) @ (right[..., start:end, :] - after)
+        solution /= self.diagonal[..., None].astype(kind)
         for (start, end), inverse in blocks:
-            before = _turned(unit[..., :start, start:end]) @ found[..., :start, :]
-            found[..., start:end, :] = _turned(inverse).astype(kind) @ (found[..., start:end, :] - before)
-        return found
+            before = _turned(unit[..., :start, start:end]) @ solution[..., :start, :]
+            solution[..., start:end, :] = _turned(inverse).astype(kind) @ (
+                solution[..., start:end, :] - before
+            )
+        return solution
 
     def unit_as(self, kind: np.dtype[Any]) -> FloatArray:
         """Return U in float32 or float64."""

@@ -12,7 +12,7 @@ e = target - rounded, the objective is
     sum over inputs j of D_j |e_j + sum_{i<j} e_i U_ij|^2.
 
 Rounding target_j + sum_{i<j} e_i U_ij minimizes each term. These are the weights that the update leaves for
-input j after all corrections, and no hessian is ever inverted.
+input j after all corrections, and no hessian needs to be inverted.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from ops.subnormals import keeps_subnormals
 def gptq(quadratic: Quadratic | RowQuadratic, grid: Grid) -> FloatArray:
     """Return weights [..., N, K] on the grid with a small error, by one pass over the inputs.
 
-    Inputs go in the order of the hessian's diagonal, the largest first, which is the same in all groups. The
-    weights have the precision of the target.
+    Inputs are visited in the order of the hessian's diagonal, the largest first, which is the same in all
+    groups. The weights have the precision of the target.
     """
     # the paper's arbitrary order: one for the weights of all outputs, so that they share one factor of H
     order = quadratic.order

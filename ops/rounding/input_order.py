@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from ops.array_types import FloatArray
 
-BLOCK = 48  # inputs whose effect on each other is summed one by one, and on the rest by a matrix product
+BLOCK = 48  # inputs whose mutual effect is summed one by one, and their effect on others by a matrix product
 
 
 def blocks(count: int) -> Iterator[slice]:
-    """Yield the slices of so many ordered inputs, a block each."""
+    """Yield the slices of ordered inputs, one for each block."""
     return (slice(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK))
 
 
@@ -23,7 +23,7 @@ def inputs_first(weights: FloatArray, order: NDArray[np.intp]) -> FloatArray:
 
 
 def outputs_first(ordered: FloatArray, order: NDArray[np.intp]) -> FloatArray:
-    """Return weights [..., N, K] of those [..., K, N] that :func:`inputs_first` made."""
+    """Return weights [..., N, K], given those [..., K, N] of :func:`inputs_first`."""
     weights = np.empty_like(ordered)
     weights[..., order, :] = ordered
     return np.ascontiguousarray(np.swapaxes(weights, -1, -2))

@@ -1,8 +1,8 @@
 """The objective of tuning: the squared error of a layer's outputs, as a quadratic form of its weights.
 
-With rows x of a layer's inputs and rows y of the outputs wanted, sum |y - W x|^2 is
-tr(W H W^T) - 2 tr(C W^T) + P, where H = sum x x^T, C = sum y x^T and P = sum |y|^2. So no solver reads
-samples. Weights are [..., N, K], N outputs by K inputs; leading axes are groups, each with its own H.
+With rows x of a layer's inputs and rows y of the wanted outputs, sum |y - W x|^2 is tr(W H W^T) - 2 tr(C
+W^T) + P, where H = sum x x^T, C = sum y x^T and P = sum |y|^2. So no solver reads samples. Weights are [...,
+N, K], N outputs by K inputs; leading axes are groups, each with its own H.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ class LayerProblem:
     """A layer: its float ``weight`` [..., N, K], ``gram`` H [..., K, K] and ``cross`` C [..., N, K].
 
     The last two are sums over rows in float64, centred if a bias will absorb the means. ``target_power`` is
-    P, the sum of the wanted outputs' squares. Targets are found in the precision of ``weight``, float64 or
-    float32; H is factorized in float64. Raises ValueError for shapes that do not fit and numbers that are not
-    finite.
+    P, the sum of the wanted outputs' squares. Targets are computed in the precision of ``weight``, float64
+    or float32; H is factorized in float64. Raises ValueError for inconsistent shapes and non-finite numbers.
     """
 
     weight: FloatArray
@@ -42,10 +41,10 @@ class LayerProblem:
         *groups, _, inputs = self.weight.shape
         wanted = {"gram": (*groups, inputs, inputs), "cross": self.weight.shape}
         for name, shape in wanted.items():
-            found = getattr(self, name)
-            if found.shape != shape:
+            array = getattr(self, name)
+            if array.shape != shape:
                 needed = f"a weight {list(self.weight.shape)} needs {list(shape)}"
-                raise ValueError(f"{name} has shape {list(found.shape)}, {needed}")
+                raise ValueError(f"{name} has shape {list(array.shape)}, {needed}")
         for name in ("weight", "gram", "cross"):
             if not np.isfinite(getattr(self, name)).all():
                 raise ValueError(f"{name} holds numbers that are not finite")
@@ -66,7 +65,7 @@ class LayerProblem:
 class OrderedHessian:
     """A hessian: its ``matrix`` [..., K, K] has the inputs in the ``order`` in which solvers visit them.
 
-    It is factorized once, for the target and for all grids that weights are rounded to.
+    It is factorized once, for the target and for all grids.
     """
 
     matrix: Float64Array
@@ -74,21 +73,21 @@ class OrderedHessian:
 
     @classmethod
     def of(cls, hessian: Float64Array) -> OrderedHessian:
-        """Return one with an order that is the same in all groups: the largest mean diagonal first."""
+        """Return the hessian in an order that is the same in all groups: the largest mean diagonal first."""
         diagonal = np.diagonal(hessian, axis1=-2, axis2=-1)
         order = np.argsort(-diagonal.reshape(-1, diagonal.shape[-1]).mean(0), kind="stable")
         return cls(np.ascontiguousarray(hessian[..., order[:, None], order]), order)
 
     def damped(self, damping: float) -> OrderedHessian:
-        """Return that of H + d I, see :func:`damped`."""
+        """Return the ordered H + d I, see :func:`damped`."""
         return OrderedHessian(damped(self.matrix, damping), self.order)
 
     @cached_property
     def hessian(self) -> Float64Array:
-        """The matrix of the inputs as they are given."""
-        found = np.empty_like(self.matrix)
-        found[..., self.order[:, None], self.order] = self.matrix
-        return found
+        """The matrix with the inputs in their original order."""
+        matrix = np.empty_like(self.matrix)
+        matrix[..., self.order[:, None], self.order] = self.matrix
+        return matrix
 
     def matrix_as(self, kind: np.dtype[Any]) -> FloatArray:
         """Return the matrix in float32 or float64."""
@@ -104,12 +103,12 @@ class OrderedHessian:
         return Factors.of(self.matrix)
 
     def solve(self, right: FloatArray) -> FloatArray:
-        """Return what the hessian times which is ``right`` [..., K, N], in the precision of that."""
+        """Solve hessian X = right [..., K, N], in the precision of ``right``."""
         if right.shape[-2] <= AT_ONCE:
             return np.asarray(np.linalg.solve(self.hessian, right), right.dtype)
-        found = np.empty(right.shape, right.dtype)
-        found[..., self.order, :] = self.factors.solve(right[..., self.order, :])
-        return found
+        solution = np.empty(right.shape, right.dtype)
+        solution[..., self.order, :] = self.factors.solve(right[..., self.order, :])
+        return solution
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class Quadratic(Objective):
 
     @property
     def order(self) -> NDArray[np.intp]:
-        """The inputs as solvers visit them."""
+        """The inputs in the order in which solvers visit them."""
         return self.ordered.order
 
     def of_outputs(self, part: slice) -> Quadratic:
@@ -134,11 +133,11 @@ class Quadratic(Objective):
         return Quadratic(self.target[..., part, :], self.ordered)
 
     def elimination(self, outputs: int) -> Elimination:
-        """Return what GPTQ adds to the inputs to come, for so many outputs."""
+        """Return GPTQ's corrections of later inputs, for so many outputs."""
         return Elimination(self.ordered.factors.unit_as(self.target.dtype), outputs)
 
     def descent(self, difference: FloatArray) -> Descent:
-        """Return the slope of the error at the target less a ``difference`` [..., K, N] of ordered inputs."""
+        """Return the slope of the error at the target minus ``difference`` [..., K, N], in solvers' order."""
         return Descent(self.ordered.matrix_as(difference.dtype), difference)
 
     @keeps_subnormals
@@ -150,7 +149,7 @@ class Quadratic(Objective):
 
 
 class Elimination:
-    """What the rounding errors of the inputs so far add to the wanted weights of those to come."""
+    """Corrections of later inputs by the rounding errors of earlier ones."""
 
     def __init__(self, factor: FloatArray, outputs: int) -> None:
         """Start before the first input with the factor U [..., K, K]."""
@@ -158,16 +157,16 @@ class Elimination:
         self._change = np.zeros((*factor.shape[:-1], outputs), factor.dtype)
 
     def before(self, block: slice) -> FloatArray:
-        """Return what those before a block add to its inputs: [..., B, N], to be subtracted."""
-        own = np.swapaxes(self._factor[..., : block.start, block], -1, -2)
-        return np.asarray(own @ self._change[..., : block.start, :])
+        """Return the corrections of a block's inputs by those before it: [..., B, N], to be subtracted."""
+        factor = np.swapaxes(self._factor[..., : block.start, block], -1, -2)
+        return np.asarray(factor @ self._change[..., : block.start, :])
 
     def near(self, block: slice) -> FloatArray:
-        """Return the factor [..., B, B] of the inputs of a block on each other."""
+        """Return the factor [..., B, B] between the inputs of a block."""
         return self._factor[..., block, block]
 
     def add(self, block: slice, change: FloatArray) -> None:
-        """Note the rounding errors [..., B, N] of a block."""
+        """Record the rounding errors [..., B, N] of a block."""
         self._change[..., block, :] = change
 
 
@@ -175,11 +174,11 @@ class Descent:
     """Half the descent of the error in the weights of each input, while blocks of inputs change."""
 
     def __init__(self, hessian: FloatArray, difference: FloatArray) -> None:
-        """Start at the weights that the target less the difference is."""
+        """Start at the target minus the difference."""
         self._hessian, self._slope = hessian, hessian @ difference
 
     def slope(self, block: slice) -> FloatArray:
-        """Return that of a block, [..., B, N]."""
+        """Return the slope of a block, [..., B, N]."""
         return self._slope[..., block, :]
 
     def near(self, block: slice) -> FloatArray:
@@ -187,7 +186,7 @@ class Descent:
         return self._hessian[..., block, block]
 
     def add(self, block: slice, change: FloatArray) -> None:
-        """Note that weights of a block changed."""
+        """Record changes of a block's weights."""
         self._slope -= self._hessian[..., :, block] @ change
 
 
@@ -201,8 +200,8 @@ def shifted_target(problem: LayerProblem, damping: float, solve: Solve | None = 
     """Return the unrounded weights [..., N, K] of least error: W0 + (C - W0 H)(H + d I)^-1.
 
     They compensate for the effect of quantized inputs (arXiv 2505.11695). d is ``damping`` times the mean of
-    H's diagonal, or ``damping`` if H is zero; it keeps weights near W0 that samples do not determine.
-    ``solve``: what does it in place of this processor, as NumPy's function.
+    H's diagonal, or ``damping`` if H is zero; it keeps weights that samples do not determine near W0.
+    ``solve``: a replacement for NumPy's function, on another device.
     """
     return quadratic(problem, damping, shift=True, solve=solve).target
 

@@ -1,4 +1,4 @@
-"""Rounding of inputs in sequence, each with the errors of those before; shared by the solvers."""
+"""Round inputs in sequence, each with the errors of those before it; shared by the solvers."""
 
 from __future__ import annotations
 

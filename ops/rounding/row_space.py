@@ -1,9 +1,9 @@
-"""The objective of tuning where there are fewer rows than inputs: rows take the place of Gram matrices.
+"""The objective of tuning with fewer rows than inputs: rows replace Gram matrices.
 
-With R rows x of K inputs, H = X^T X + d I has all it holds in X [R, K]. Solutions of systems with H follow
-from X X^T + d I [R, R] (the push-through identity), and so do the factors of H that GPTQ needs: with P_j the
+With R rows x of K inputs, H = X^T X + d I is determined by X [R, K]. Solutions of systems with H follow from
+X X^T + d I [R, R] (the push-through identity), and so do the factors of H that GPTQ needs: with P_j the
 inverse of d I + sum_{i >= j} x_i x_i^T, x_i being the column of X of input i, the factor U of H = U D U^T is
-U_ij = x_i P_j x_j for i < j. P is carried from the last block of inputs to the first (Woodbury identity).
+U_ij = x_i P_j x_j for i < j. P is updated from the last block of inputs to the first (Woodbury identity).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Objective(ABC):
 class RowProblem:
     """A layer: its float ``weight`` [..., N, K], ``rows`` [..., R, K] of inputs and ``outputs`` [..., R, N].
 
-    Rows are centred if a bias will absorb the means, and times the square root of their weight.
+    Rows are centred if a bias will absorb the means, and multiplied by the square root of their weight.
     """
 
     weight: Float64Array
@@ -74,7 +74,7 @@ class RowQuadratic(Objective):
 
     @cached_property
     def order(self) -> NDArray[np.intp]:
-        """The inputs as solvers visit them, the same in all groups: the largest mean square first."""
+        """The inputs in the solvers' order, the same in all groups: the largest mean square first."""
         squares = np.square(self.rows).sum(-2)
         return np.argsort(-squares.reshape(-1, squares.shape[-1]).mean(0), kind="stable")
 
@@ -82,23 +82,23 @@ class RowQuadratic(Objective):
     def row_errors(self, weights: Float64Array) -> Float64Array:
         """Return the error of each output's weights: [..., N, 1]."""
         difference = weights - self.target
-        made = difference @ np.swapaxes(self.rows, -1, -2)
-        squares = (np.square(part).sum(-1, keepdims=True) for part in (made, difference))
+        outputs = difference @ np.swapaxes(self.rows, -1, -2)
+        squares = (np.square(part).sum(-1, keepdims=True) for part in (outputs, difference))
         return np.asarray(next(squares) + self.amount * next(squares))
 
     def of_outputs(self, part: slice) -> RowQuadratic:
-        """As of :class:`ops.rounding.quadratic.Quadratic`; the factors are found once."""
+        """As in :class:`ops.rounding.quadratic.Quadratic`; the factors are computed once."""
         shared = {"order": self.order, "ordered_rows": self.ordered_rows, "factors": self.factors}
-        found = replace(self, target=self.target[..., part, :])
-        vars(found).update(shared)
-        return found
+        form = replace(self, target=self.target[..., part, :])
+        vars(form).update(shared)
+        return form
 
     def elimination(self, outputs: int) -> RowElimination:
-        """Return what GPTQ adds to the inputs to come, for so many outputs."""
+        """Return GPTQ's corrections of later inputs, for so many outputs."""
         return RowElimination(self, outputs)
 
     def descent(self, difference: Float64Array) -> RowDescent:
-        """Return the slope of the error at the target less a ``difference`` [..., K, N] of ordered inputs."""
+        """Return the slope of the error at the target minus ``difference`` [..., K, N], in solvers' order."""
         return RowDescent(self, difference)
 
     @cached_property
@@ -113,10 +113,10 @@ class RowQuadratic(Objective):
         inverse = np.eye(count) / self.amount
         moved, blocks = np.empty_like(rows), list[Float64Array]()
         for start in reversed(range(0, rows.shape[-1], BLOCK)):
-            own = rows[..., start : start + BLOCK]
-            solved = inverse @ own
-            inner = np.swapaxes(own, -1, -2) @ solved
-            unit, diagonal = unit_upper(inner + np.eye(own.shape[-1]))
+            columns = rows[..., start : start + BLOCK]
+            solved = inverse @ columns
+            inner = np.swapaxes(columns, -1, -2) @ solved
+            unit, diagonal = unit_upper(inner + np.eye(columns.shape[-1]))
             reduced = np.linalg.solve(unit, np.swapaxes(solved, -1, -2))
             scaled = reduced / diagonal[..., None]
             moved[..., start : start + BLOCK] = np.swapaxes(scaled, -1, -2)
@@ -126,7 +126,7 @@ class RowQuadratic(Objective):
 
 
 class RowElimination:
-    """As of :class:`ops.rounding.quadratic.Elimination`."""
+    """As :class:`ops.rounding.quadratic.Elimination`."""
 
     def __init__(self, form: RowQuadratic, outputs: int) -> None:
         """Start before the first input."""
@@ -134,37 +134,37 @@ class RowElimination:
         self._errors = np.zeros((*self._rows.shape[:-1], outputs))
 
     def before(self, block: slice) -> Float64Array:
-        """As of Elimination."""
+        """As in Elimination."""
         return np.asarray(np.swapaxes(self._moved[..., block], -1, -2) @ self._errors)
 
     def near(self, block: slice) -> Float64Array:
-        """As of Elimination."""
+        """As in Elimination."""
         return self._blocks[block.start // BLOCK]
 
     def add(self, block: slice, change: Float64Array) -> None:
-        """As of Elimination."""
+        """As in Elimination."""
         self._errors += self._rows[..., block] @ change
 
 
 class RowDescent:
-    """As of :class:`ops.rounding.quadratic.Descent`."""
+    """As :class:`ops.rounding.quadratic.Descent`."""
 
     def __init__(self, form: RowQuadratic, difference: Float64Array) -> None:
-        """Start at the weights that the target less the difference is."""
+        """Start at the target minus the difference."""
         self._rows, self._amount = form.ordered_rows, form.amount
         self._difference, self._errors = difference, self._rows @ difference
 
     def slope(self, block: slice) -> Float64Array:
-        """As of Descent."""
-        made = np.swapaxes(self._rows[..., block], -1, -2) @ self._errors
-        return np.asarray(made + self._amount * self._difference[..., block, :])
+        """As in Descent."""
+        product = np.swapaxes(self._rows[..., block], -1, -2) @ self._errors
+        return np.asarray(product + self._amount * self._difference[..., block, :])
 
     def near(self, block: slice) -> Float64Array:
-        """As of Descent."""
-        own = self._rows[..., block]
-        return np.asarray(np.swapaxes(own, -1, -2) @ own + self._amount * np.eye(own.shape[-1]))
+        """As in Descent."""
+        columns = self._rows[..., block]
+        return np.asarray(np.swapaxes(columns, -1, -2) @ columns + self._amount * np.eye(columns.shape[-1]))
 
     def add(self, block: slice, change: Float64Array) -> None:
-        """As of Descent."""
+        """As in Descent."""
         self._difference[..., block, :] -= change
         self._errors -= self._rows[..., block] @ change

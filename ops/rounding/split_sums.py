@@ -1,4 +1,4 @@
-"""Matrix products of float32 that are the same, bit for bit, with any number of threads."""
+"""Float32 matrix products that are the same, bit for bit, with any number of threads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from ops.array_types import Float32Array
 
-PIECE = 256  # numbers in a sum that no library splits
+PIECE = 256  # terms of a sum that no library splits
 
 
 def product(a: Float32Array, b: Float32Array) -> Float32Array:

@@ -1,4 +1,4 @@
-"""Finding a function of one tensor that exporters write in many nodes, and replacing it by one node."""
+"""Find a function of one tensor that exporters write in many nodes, and replace it by one node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEPTH = 8  # nodes between x and the core; the longest known form, of GELU, has
 
 
 class Order:
-    """The first outputs of the nodes of a graph, in its order when it was asked for."""
+    """The first outputs of a graph's nodes, in the order at construction."""
 
     def __init__(self, graph: gs.Graph) -> None:
         """Number them."""
@@ -29,13 +29,13 @@ class Order:
         self._places = {id(tensor): (place, tensor) for place, tensor in enumerate(firsts)}
 
     def of(self, tensors: Iterable[int]) -> list[gs.Tensor]:
-        """Return those whose ids are among some, in order."""
+        """Return the tensors with these ids, in order."""
         return [tensor for _, tensor in sorted(self._places[key] for key in tensors if key in self._places)]
 
 
 @dataclass(frozen=True)
 class Form:
-    """A function of x: operators one of which every way to write it has, and its polynomials, by name."""
+    """A function of x: operators, one of which occurs in any spelling, and its polynomials, by name."""
 
     cores: Collection[str]
     polynomials: Mapping[str, Mapping[Monomial, float]]
@@ -51,7 +51,7 @@ class Match:
 
 @dataclass(frozen=True)
 class FormMatch(Match):
-    """``polynomial``: the name of the polynomial that the function is."""
+    """``polynomial``: the name of the polynomial that matches."""
 
     polynomial: str
 
@@ -64,15 +64,15 @@ Build = Callable[[AnyMatch, walk.Names], list[gs.Node]]
 def fuse(
     graph: gs.Graph, exclude: Exclusion, find: Find[AnyMatch], build: Build[AnyMatch] | None = None
 ) -> int:
-    """Replace what ``find`` yields of a graph and of each body by the nodes of ``build``; return how many.
+    """Replace the matches of ``find`` in a graph and each body by the nodes of ``build``; return how many.
 
     The last of those nodes has no output yet: it gets that of the match. Without ``build`` nothing changes.
     """
-    constants, kept, seen = Constants(graph), resolve(exclude, graph), set[int]()
+    constants, excluded, seen = Constants(graph), resolve(exclude, graph), set[int]()
     names = walk.Names(graph if build else None)
     for inner in walk.graphs(graph):
         order, replacements = Order(inner), Replacements(inner)
-        for match in find(order, constants, kept):
+        for match in find(order, constants, excluded):
             if id(match.output) in seen:
                 continue
             seen.add(id(match.output))
@@ -84,7 +84,7 @@ def fuse(
 
 
 def fuse_form(graph: gs.Graph, exclude: Exclusion, form: Form, build: Build[FormMatch] | None = None) -> int:
-    """Replace each place where a graph or a body writes the form, as :func:`fuse` does."""
+    """Replace each occurrence of the form in a graph and its bodies, as :func:`fuse` does."""
 
     def _find(order: Order, constants: Constants, kept: Container[gs.Node]) -> Iterator[FormMatch]:
         for core in [node for node in order.graph.nodes if onnx_op(node) in form.cores]:
@@ -98,7 +98,7 @@ def fuse_form(graph: gs.Graph, exclude: Exclusion, form: Form, build: Build[Form
 def _nearest_match(
     order: Order, core: gs.Node, form: Form, constants: Constants, exclude: Container[gs.Node]
 ) -> FormMatch | None:
-    """Return the first match around a core, of the nearest tensor before it that has any."""
+    """Return the first match around a core, for the nearest tensor before it that has any."""
     for root in _ancestors(core, constants):
         context = make_context(root)
         values = interpret(context, constants, exclude) if context else {}

@@ -1,9 +1,9 @@
-"""The result of element-wise nodes as a polynomial in one tensor and its statistics.
+"""Interpret the results of element-wise nodes as polynomials in one tensor and its statistics.
 
 Exporters write LayerNorm and GELU in many orders and associations. Read as polynomials in the tensor ``x``,
 its mean, its mean square and ``rsqrt = 1 / sqrt(variance + epsilon)``, all of them are the same few terms:
 ``mean((x - mean)^2)`` and ``mean(x^2) - mean^2`` both become ``square - mean^2``, and so on.
-A node of an unknown operator, or whose broadcast cannot be proven, has no polynomial.
+A node with an unknown operator, or whose broadcast cannot be proven, has no polynomial.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from transforms.graph.dtypes import element_type
 from transforms.graph.rewire import onnx_op
 from transforms.graph.shapes import Shape
 
-ALIGNED = "aligned"  # as many dimensions as x, each of size 1 or of x's size
+ALIGNED = "aligned"  # the rank of x, with each size 1 or x's
 REDUCED = "reduced"  # a statistic of x without its reduced axes
 CONSTANT = "constant"
 
@@ -86,7 +86,7 @@ class Context:
 
     @property
     def count(self) -> int | None:
-        """The number of elements that a statistic is taken over, or None if unknown."""
+        """The number of elements in a statistic, or None if unknown."""
         sizes = [size for size in self.sizes if size is not None]
         return prod(sizes) if len(sizes) == len(self.axes) else None
 
@@ -97,7 +97,7 @@ class Context:
 
 
 def make_context(root: gs.Tensor, axes: tuple[int, ...] = ()) -> Context | None:
-    """Return the context of a tensor and of axes that count from the end, None unless it is of floats."""
+    """Return the context of a tensor and of axes counted from the end, None unless it holds floats."""
     element = element_type(root)
     if element not in _FLOAT_BITS:
         return None
@@ -106,7 +106,7 @@ def make_context(root: gs.Tensor, axes: tuple[int, ...] = ()) -> Context | None:
 
 
 def interpret(context: Context, constants: Constants, exclude: Container[gs.Node] = ()) -> dict[int, Value]:
-    """Return the values of all tensors that follow from x alone, keyed by ``id(tensor)``.
+    """Return the values of all tensors that depend on x alone, keyed by ``id(tensor)``.
 
     Outputs of nodes in ``exclude`` are not interpreted.
     """
@@ -121,7 +121,7 @@ class _Reader:
         self._values = {id(context.root): Value(Polynomial.symbol(X), ALIGNED)}
 
     def read(self) -> dict[int, Value]:
-        """Follow x through the graph, node by node, as far as the rules reach."""
+        """Follow x through the graph, node by node, as far as the rules apply."""
         pending = deque(self.context.root.outputs)
         while pending:
             node = pending.popleft()
@@ -135,7 +135,7 @@ class _Reader:
         return self._values
 
     def value(self, node: gs.Node, index: int = 0) -> Value | None:
-        """Return the value of an input of the node, a constant one included."""
+        """Return the value of an input of the node, also of a constant one."""
         tensor = node.inputs[index]
         return self._values.get(id(tensor)) or self._constant(tensor)
 
@@ -150,18 +150,18 @@ class _Reader:
         values = np.asarray(self.constants.values(tensor)).astype(np.float64)
         if not np.isfinite(values).all():
             return None
-        own: list[int] = []  # the dimensions along the axes; all others are of size 1
+        dimensions: list[int] = []  # the dimensions along the axes; all others are of size 1
         if values.size != 1:
             padded = (1,) * (max(map(abs, self.context.axes)) - len(shape)) + shape
-            own = [padded[axis] for axis in self.context.axes]
-        return Value(Polynomial.constant(values.reshape(own)), CONSTANT, len(shape))
+            dimensions = [padded[axis] for axis in self.context.axes]
+        return Value(Polynomial.constant(values.reshape(dimensions)), CONSTANT, len(shape))
 
     def _fits(self, shape: tuple[int, ...]) -> bool:
-        """Return whether a constant varies along the axes only, and broadcasts to x without enlarging it."""
-        known = dict(zip(self.context.axes, self.context.sizes, strict=True))
+        """Return whether a constant varies only along the axes, and broadcasts to x without enlarging it."""
+        size_of = dict(zip(self.context.axes, self.context.sizes, strict=True))
         deepest = max(map(abs, self.context.axes), default=0)
         least = deepest if self.context.rank is None else self.context.rank
-        pairs = ((size, known.get(index - len(shape))) for index, size in enumerate(shape))
+        pairs = ((size, size_of.get(index - len(shape))) for index, size in enumerate(shape))
         return len(shape) <= least and all(size == 1 or size == expected for size, expected in pairs)
 
     def combine(self, values: Sequence[Value], result: Polynomial) -> Value | None:
@@ -179,12 +179,12 @@ Rule = Callable[[_Reader, gs.Node], "Value | None"]
 
 
 def _pointwise(operation: Callable[..., Polynomial | None], operands: int = 1) -> Rule:
-    """Return the rule of a function of polynomials and of the tolerance of their constants."""
+    """Return the rule of a function of polynomials and the tolerance of their constants."""
 
     def _rule(reader: _Reader, node: gs.Node) -> Value | None:
-        found = [reader.value(node, index) for index in range(len(node.inputs))]
-        values = [value for value in found if value is not None]
-        if not len(values) == len(found) == operands:
+        operand_values = [reader.value(node, index) for index in range(len(node.inputs))]
+        values = [value for value in operand_values if value is not None]
+        if not len(values) == len(operand_values) == operands:
             return None
         result = operation(*(value.polynomial for value in values), reader.context.tolerance)
         return None if result is None else reader.combine(values, result)
@@ -200,8 +200,11 @@ def _special(symbol: Symbol, argument: Mapping[Monomial, float]) -> Rule:
 
 
 def _clip(reader: _Reader, node: gs.Node) -> Value | None:
-    """Clip of a variance from 0 upwards, or Relu of it, changes nothing but rounding errors; that of x + 3
-    from 0 to 6 is a quantity of its own."""
+    """Return the value of a Clip or Relu.
+
+    Clipping a variance at 0 only affects rounding errors; clipping x + 3 from 0 to 6 is a quantity of its
+    own.
+    """
     value, tolerance = reader.value(node), reader.context.tolerance
     has_upper = "max" in node.attrs or (len(node.inputs) > 2 and not node.inputs[2].is_empty())
     lower = node.attrs["min"] if "min" in node.attrs else reader.scalar(node, 1)
@@ -215,7 +218,7 @@ def _clip(reader: _Reader, node: gs.Node) -> Value | None:
 
 
 def _hard_sigmoid(reader: _Reader, node: gs.Node) -> Value | None:
-    """HardSigmoid with the slope and offset of HardSwish is a sixth of min(max(x + 3, 0), 6)."""
+    """Return the value of a HardSigmoid as in HardSwish: a sixth of min(max(x + 3, 0), 6)."""
     value, sixth = reader.value(node), Polynomial.constant(1 / 6)
     is_hardswish = abs(node.attrs.get("alpha", 0.2) - 1 / 6) < 1e-7 and node.attrs.get("beta", 0.5) == 0.5
     if value is None or not is_hardswish or not value.polynomial.is_close({monomial(x=1): 1.0}, 0):
@@ -224,10 +227,10 @@ def _hard_sigmoid(reader: _Reader, node: gs.Node) -> Value | None:
 
 
 def _cast(reader: _Reader, node: gs.Node) -> Value | None:
-    """A Cast to a type at least as wide as x's is read as changing nothing."""
-    to, own = node.attrs.get("to"), reader.context.element_type
+    """Return the value of a Cast to a type at least as wide as x's, which counts as an identity."""
+    to, context_type = node.attrs.get("to"), reader.context.element_type
     target = to if isinstance(to, int) else int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(to)))
-    is_wide = target == own or _FLOAT_BITS.get(target, 0) > _FLOAT_BITS[own]
+    is_wide = target == context_type or _FLOAT_BITS.get(target, 0) > _FLOAT_BITS[context_type]
     return reader.value(node) if is_wide else None
 
 
@@ -244,7 +247,7 @@ def _reduce(reader: _Reader, node: gs.Node) -> Value | None:
 
 
 def _restore_axes(reader: _Reader, node: gs.Node) -> Value | None:
-    """Unsqueeze, Reshape or Expand that gives a statistic its reduced axes back, or only broadcasts."""
+    """Return the value of an Unsqueeze, Reshape or Expand that restores reduced axes, or only broadcasts."""
     value, context = reader.value(node), reader.context
     if value is None or value.layout == CONSTANT:
         return None
@@ -253,7 +256,7 @@ def _restore_axes(reader: _Reader, node: gs.Node) -> Value | None:
 
 
 def _squeeze(reader: _Reader, node: gs.Node) -> Value | None:
-    """Squeeze of the reduced axes of a statistic."""
+    """Return the value of a Squeeze of the reduced axes of a statistic."""
     value = reader.value(node)
     axes = shapes.listed_axes(node, reader.context.rank, reader.constants)
     if value is None or value.layout != ALIGNED or value.polynomial.has(X) or not value.polynomial.is_uniform:

@@ -1,4 +1,4 @@
-"""Normalisations over axes, which exporters write in many nodes, and the single nodes in their place."""
+"""Normalisations over axes, which exporters write in many nodes, and the single nodes that replace them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from transforms.graph.selection import Exclusion
 class Norm(Match):
     """``output = (x - mean) / sqrt(variance + epsilon) * scale + bias``, x and the axes from the context.
 
-    Or, without mean and bias, ``x / sqrt(mean square + epsilon) * scale``.
+    Without mean and bias: ``x / sqrt(mean square + epsilon) * scale``.
     """
 
     epsilon: float
@@ -36,7 +36,7 @@ class Norm(Match):
 
 @dataclass(frozen=True)
 class Kind:
-    """An operator that normalises, the suffix of its nodes' names, and how it is read in a polynomial.
+    """An operator that normalises, the suffix of its nodes' names, and its reader of polynomials.
 
     ``of_squares``: its only statistic is the mean of squares.
     """
@@ -50,18 +50,20 @@ class Kind:
 def fuse_norms(graph: gs.Graph, exclude: Exclusion, kind: Kind, *, writes: bool = True) -> int:
     """Replace the normalisations of a kind by its operator, in all bodies; return how many.
 
-    Nothing changes unless it ``writes``.
+    Nothing changes unless ``writes``.
     """
     build = partial(_nodes, kind) if writes else None
     return fuse(graph, exclude, partial(_norms, kind), build)
 
 
 def _norms(kind: Kind, order: Order, constants: Constants, exclude: Container[gs.Node]) -> Iterator[Norm]:
-    """Yield the normalisations of a graph, each extended while no other node uses its results."""
+    """Yield the normalisations of a graph, each extended as long as no other node uses its results."""
     for context in list(_contexts(order.graph, constants, kind)):
         values = interpret(context, constants, exclude)
-        found = (kind.read(context, output, values[id(output)].polynomial) for output in order.of(values))
-        norms = [norm for norm in found if norm is not None]
+        candidates = (
+            kind.read(context, output, values[id(output)].polynomial) for output in order.of(values)
+        )
+        norms = [norm for norm in candidates if norm is not None]
         reasons = {id(norm.output): _why_not(norm, kind) for norm in norms}
         largest = _largest(order.graph, [norm for norm in norms if reasons[id(norm.output)] is None])
         if norms and not largest:
@@ -72,7 +74,7 @@ def _norms(kind: Kind, order: Order, constants: Constants, exclude: Container[gs
 
 
 def _contexts(graph: gs.Graph, constants: Constants, kind: Kind) -> Iterator[Context]:
-    """Yield each tensor and axes of which the graph takes a mean or a sum, of it or of its square."""
+    """Yield each tensor and axes over which the graph computes a mean or a sum, of it or of its square."""
     inside, seen = {id(node) for node in graph.nodes}, set()
     for node in graph.nodes:
         if onnx_op(node) not in ("ReduceMean", "ReduceSum"):
@@ -88,7 +90,7 @@ def _contexts(graph: gs.Graph, constants: Constants, kind: Kind) -> Iterator[Con
 
 
 def _squared(square: gs.Tensor, inside: set[int]) -> Iterator[gs.Tensor]:
-    """Yield the tensor that a node squares, after the narrower one that a Cast widened to it, if one did."""
+    """Yield the tensor that a node squares, and the narrower one before it if a Cast widened it."""
     node = walk.producer(square)
     if node is None or id(node) not in inside or onnx_op(node) not in ("Pow", "Mul"):
         return
@@ -100,7 +102,7 @@ def _squared(square: gs.Tensor, inside: set[int]) -> Iterator[gs.Tensor]:
 
 
 def _origin(tensor: gs.Tensor, inside: set[int]) -> gs.Tensor:
-    """Return the tensor that nodes of the same graph copied under this name."""
+    """Return the tensor from which nodes of the same graph copied this one."""
     while len(tensor.inputs) == 1 and id(tensor.inputs[0]) in inside:
         node = tensor.inputs[0]
         if node.op not in ("Identity", "Cast") or element_type(node.inputs[0]) != element_type(tensor):
@@ -110,19 +112,19 @@ def _origin(tensor: gs.Tensor, inside: set[int]) -> gs.Tensor:
 
 
 def _largest(graph: gs.Graph, norms: list[Norm]) -> list[Norm]:
-    """Return the normalisations, each extended by those that follow from it while no other node uses it."""
-    found: dict[int, Norm] = {}
+    """Return the normalisations, each extended by its continuations as long as no other node uses it."""
+    largest: dict[int, Norm] = {}
     covered: set[int] = set()
     for norm in norms:
         output, inputs = norm.output, norm.output.inputs[0].inputs
         smaller = next((tensor for tensor in inputs if id(tensor) in covered), None)
         covered.add(id(output))
         if smaller is None:
-            found[id(output)] = norm
-        elif id(smaller) in found and len(smaller.outputs) == 1 and not walk.is_output(smaller, graph):
-            del found[id(smaller)]
-            found[id(output)] = norm
-    return list(found.values())
+            largest[id(output)] = norm
+        elif id(smaller) in largest and len(smaller.outputs) == 1 and not walk.is_output(smaller, graph):
+            del largest[id(smaller)]
+            largest[id(output)] = norm
+    return list(largest.values())
 
 
 def _why_not(norm: Norm, kind: Kind) -> str | None:

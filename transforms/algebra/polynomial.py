@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 CANCELLATION = 1e-6
-"""A sum this much smaller than its summands is a rounding error of float32 constants, and counts as zero."""
+"""Ratio below which a sum of cancelling terms is a rounding error of float32 constants and counts as 0."""
 
 
 class Symbol(NamedTuple):
-    """A quantity that polynomials are built from; ``parameter`` tells apart two of one kind."""
+    """A quantity in polynomials; ``parameter`` distinguishes two of one kind."""
 
     name: str
     parameter: float = 0.0
@@ -42,8 +42,10 @@ def is_close(a: ArrayLike, b: ArrayLike, tolerance: float) -> bool:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A sum of coefficient times monomial; powers may be negative. Coefficients are float64, of any shapes
-    that broadcast with each other."""
+    """A sum of coefficient times monomial; powers may be negative.
+
+    Coefficients are float64, with shapes that broadcast with each other.
+    """
 
     terms: Mapping[Monomial, NDArray[np.float64]]
 
@@ -174,27 +176,27 @@ def power(base: Polynomial, exponent: Polynomial, tolerance: float) -> Polynomia
     number = float(exponent.get(ONE)) if exponent.is_uniform and exponent.terms.keys() == {ONE} else 0.0
     if abs(number) not in (0.5, 1, 2, 3):
         return None
-    found = square_root(base, tolerance) if abs(number) == 0.5 else base
-    if found is not None and number < 0:
-        found = inverse(found, tolerance)
-    if found is None:
+    root = square_root(base, tolerance) if abs(number) == 0.5 else base
+    if root is not None and number < 0:
+        root = inverse(root, tolerance)
+    if root is None:
         return None
-    result = found
+    result = root
     for _ in range(int(abs(number)) - 1):
-        result = result * found
+        result = result * root
     return result
 
 
 def greater(left: Polynomial, right: Polynomial, tolerance: float) -> Polynomial | None:
     """Return the greater of a variance and 0, which is the variance up to rounding errors; None otherwise."""
-    for one, other in ((left, right), (right, left)):
-        if variance_form(one, tolerance) and not any(map(np.any, other.terms.values())):
-            return one
+    for variance, other in ((left, right), (right, left)):
+        if variance_form(variance, tolerance) and not any(map(np.any, other.terms.values())):
+            return variance
     return None
 
 
 def mean(polynomial: Polynomial) -> Polynomial | None:
-    """Return the mean over the axes: ``mean`` for x, ``square`` for x^2, what does not vary for itself.
+    """Return the mean over the axes: ``mean`` for x, ``square`` for x^2, constants for themselves.
 
     None if a coefficient may vary along the axes or a power of x has no name.
     """

@@ -1,8 +1,8 @@
-"""A file that keeps what calibrations observed, found again by model, data and versions.
+"""A file of calibration statistics, by model, data and versions.
 
-The file holds entries for any number of models and data sets. An entry grows by the tensors that are asked
-for, and serves every method that its statistics are enough for. Written as JSON they are exact: numbers as
-Python writes them, arrays as compressed bytes.
+The file holds entries for any number of models and data sets. An entry grows by the tensors that are
+requested, and serves every method for which its statistics suffice. Written as JSON they are exact: numbers
+as Python writes them, arrays as compressed bytes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from transforms.run.feeds import Feeds
 
 _FORMAT = "onnx-narrow calibration 3"
 
-_HALVES = (" even", " odd")  # samples that the statistics of an entry are of
+_HALVES = (" even", " odd")  # key suffixes: samples covered by an entry
 _FOLDS = tuple(f" fold {number}" for number in range(FOLDS))
 
 _LARGEST = 1 << 30
-"""Bytes of a cache: histograms of a thousand tensors, for dozens of models and data sets."""
+"""Limit of a cache in bytes: histograms of a thousand tensors, for dozens of models and data sets."""
 
-_LARGEST_ARRAY = 1 << 28  # bytes: a longer one is not a statistic of ours
+_LARGEST_ARRAY = 1 << 28  # bytes: a longer array is not one of our statistics
 
 Entries = dict[str, dict[str, Any]]  # statistics as JSON, by tensor, by key
 
@@ -62,16 +62,16 @@ def calibrate_cached(
     """Calibrate the tensors that the file at ``path`` lacks.
 
     Arguments are those of :func:`transforms.calibrate.calibrate.calibrate`. Returns the calibration and how
-    many tensors of it came from the file, to which the others are added; the file is made if it is not there.
-    The data are read once to know them, and once more if anything is missing. Raises ValueError when the file
-    is not a calibration cache, or the feeds can be taken only once; OSError when the file cannot be read or
-    written. It is written whole or not at all.
+    many of its tensors came from the file, to which the others are added; the file is created if it does not
+    exist. The data are read once to identify them, and once more if anything is missing. Raises ValueError
+    if the file is not a calibration cache, or the feeds are not repeatable; OSError if the file cannot be
+    read or written. It is written atomically.
     """
     path, options = check_output(path, force=True), options or CalibrationOptions()
     entries = _read(path)
-    # which tensors does the file hold, with all statistics that are asked for?
-    parts = ("", *(_HALVES if halved else ()), *(_FOLDS if folded else ()))
-    keys = [_key(graph, feeds, options) + part for part in parts]
+    # which tensors does the file hold, with all requested statistics?
+    suffixes = ("", *(_HALVES if halved else ()), *(_FOLDS if folded else ()))
+    keys = [_key(graph, feeds, options) + part for part in suffixes]
     axes: dict[str, set[int]] = {name: set() for name in names}
     for name, axis in channels:
         axes.setdefault(name, set()).add(axis)
@@ -124,14 +124,14 @@ def _is_enough(observed: RangeStats, options: CalibrationOptions, axes: set[int]
 
 
 def _axes(wanted: set[int], stored: RangeStats | None) -> list[int]:
-    """Return the axes to measure along: those of the entry too, for it will be written over."""
+    """Return the axes to measure along, including those of the entry, which will be overwritten."""
     return sorted(wanted | (stored.moments.keys() if stored else set()))
 
 
 def _key(graph: gs.Graph, feeds: Feeds, options: CalibrationOptions) -> str:
     """Return a hash of what statistics depend on: versions, model, data, and what is kept of a tensor."""
-    kept = {"histogram": options.needs_histogram, "averaging_constant": options.averaging_constant}
-    parts = [provenance.software(), model_hash(graph), feeds.hash(), json.dumps(kept)]
+    settings = {"histogram": options.needs_histogram, "averaging_constant": options.averaging_constant}
+    parts = [provenance.software(), model_hash(graph), feeds.hash(), json.dumps(settings)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -153,23 +153,25 @@ def _read(path: Path) -> Entries:
 def _decode(path: Path, name: str, entry: dict[str, Any]) -> RangeStats:
     try:
         return decode(entry)
-    except Exception as error:  # whatever numbers of any kind may bring about
+    except Exception as error:  # numbers of any kind may cause any error
         raise ValueError(f"'{path}' is a broken calibration cache: tensor '{name}': {error!r}") from error
 
 
 def _add(path: Path, key: str, observed: Mapping[str, RangeStats]) -> None:
-    """Add to an entry; what others have written meanwhile stays."""
+    """Add to an entry; entries written by others meanwhile stay."""
     folder = destination(path).parent
     clear_leftovers(folder)
     with locked(folder):
         entries = _read(path)
-        entries[key] = entries.get(key, {}) | {name: encode(one) for name, one in observed.items()}
+        entries[key] = entries.get(key, {}) | {
+            name: encode(statistics) for name, statistics in observed.items()
+        }
         with replacing(path) as temporary:
             temporary.write_text(json.dumps({"format": _FORMAT, "entries": entries}), encoding="utf-8")
 
 
 def encode(observed: RangeStats) -> dict[str, Any]:
-    """Return statistics as what ``json`` can write."""
+    """Return statistics in a form that ``json`` can write."""
     result: dict[str, Any] = {"numbers": observed.count}
     if observed.has_nan:
         result["nan"] = True
@@ -181,14 +183,18 @@ def encode(observed: RangeStats) -> dict[str, Any]:
         result["histogram"] = {"exponent": histogram.exponent, "counts": _pack(histogram.counts)}
     if observed.moments:
         result["moments"] = [
-            {"axis": one.axis, "count": one.count, "sums": None if one.sums is None else _pack(one.sums)}
-            for one in observed.moments.values()
+            {
+                "axis": moments.axis,
+                "count": moments.count,
+                "sums": None if moments.sums is None else _pack(moments.sums),
+            }
+            for moments in observed.moments.values()
         ]
     return result
 
 
 def decode(entry: dict[str, Any]) -> RangeStats:
-    """Return the statistics that ``encode`` made an entry of; an error of any kind for another one."""
+    """Return the statistics of an entry made by ``encode``; raise an error of any kind for another one."""
     observed = RangeStats(count=int(entry["numbers"]), has_nan=entry.get("nan") is True)
     if "range" in entry:
         observed.low, observed.high = map(float, entry["range"])
@@ -223,6 +229,6 @@ def _pack(array: NDArray[Any]) -> str:
 
 
 def _unpack(text: str, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return the array, without ever making more of the text than could be right."""
+    """Return the array; never decompress more than a valid text would hold."""
     data = zlib.decompressobj().decompress(base64.b64decode(text), _LARGEST_ARRAY)
     return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).astype(dtype)

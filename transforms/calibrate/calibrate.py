@@ -1,7 +1,7 @@
 """Calibration: statistics of float tensors over samples, in one pass over the data, and ranges from them.
 
-Statistics are kept, not ranges, so that a range for any integer format can follow. Their size depends on the
-number of tensors, not on the number of samples.
+Statistics are kept, not ranges, so that a range for any integer format can be derived. Their size depends on
+the number of tensors, not on the number of samples.
 """
 
 from __future__ import annotations
@@ -65,20 +65,21 @@ def calibrate(
     folded: bool = False,
     most: int | None = None,
 ) -> Calibration:
-    """Run a float model on every feed, once, and return the statistics of its float32 tensors.
+    """Run a float model once on every feed, and return the statistics of its float32 tensors.
 
-    Tensors are constants, inputs and whatever the nodes of the main graph make. Of those in ``channels`` the
-    moments along the axis are found, too; a tensor may be there with several axes. ``progress`` is called
-    with the number of samples done and, if the feeds tell, the number of all. Where all tensors are
-    constants, no feed is taken. The graph is not changed. ``workers`` run the samples, each on one
-    thread unless ``run`` says how many; without them each run has the threads that ``run`` says. ``halved``:
-    statistics of every second sample are kept, too; ``folded``: those of each fold. ``most``: numbers of all
-    samples together, as the first tells, up to which histograms are made.
+    Tensors may be constants, inputs and outputs of nodes of the main graph. For those in ``channels`` the
+    moments along the axis are measured, too; a tensor may appear with several axes. ``progress`` is called
+    with the number of samples done and, if the feeds have a length, the total. If all tensors are constants,
+    no feed is taken. The graph is not changed. ``workers`` run the samples, each on one thread unless
+    ``run`` sets more; without them each run has the threads of ``run``. ``halved``: also keep statistics of
+    every second sample; ``folded``: of each fold. ``most``: the number of values over all samples, as
+    estimated from the first, up to which histograms are made.
 
-    NaN and infinities are left out. Raises ValueError, naming tensor and sample, for a name that is not
-    there, is inside a body or no float32 tensor, for NaN in an output, with the infinity that it comes of,
-    and without any feed at all.
+    NaN and infinities are left out. Raises ValueError, naming tensor and sample, for a name that is unknown,
+    inside a body or not a float32 tensor, for NaN in an output, with the infinity that causes it, and
+    without any feed.
     """
+    # constants are measured without a run
     options = options or CalibrationOptions()
     observed = no_statistics(names, channels, histogram=options.needs_histogram)
     constants = _constants(graph, observed)
@@ -89,16 +90,17 @@ def calibrate(
         add_array([observed[name]], values, options, f"constant '{name}'")
     if observed.keys() == constants.keys():
         return Calibration(options, observed)
-    parts = _Parts(observed, halved, folded, observed.keys() - constants.keys())
+    # each sample goes to the statistics of all samples, and of its half and fold
+    subsets = _Parts(observed, halved, folded, observed.keys() - constants.keys())
     numbers: dict[str, int] = {}
     total, done = operator.length_hint(feeds, 0), 0
 
     def _into(sample: str, name: str) -> list[RangeStats]:
         if sample not in numbers and len(numbers) == 1 and _count(observed) * total > (most or math.inf):
-            parts.leave_out_histograms()
-        return parts.of(name, numbers.setdefault(sample, len(numbers)))
+            subsets.leave_out_histograms()
+        return subsets.of(name, numbers.setdefault(sample, len(numbers)))
 
-    wanted = parts.finest[0]
+    wanted = subsets.finest[0]
     if workers:
         added = _merged(graph, wanted, feeds, options, run, workers, _into)
     else:
@@ -108,18 +110,18 @@ def calibrate(
             progress(done, total or None)
     if not done:
         raise ValueError("the calibration data hold no sample")
-    parts.merge_histograms()
-    return Calibration(options, observed, parts.halves, folds=parts.folds)
+    subsets.merge_histograms()
+    return Calibration(options, observed, subsets.halves, folds=subsets.folds)
 
 
 class _Parts:
-    """Statistics of all samples, and of ``halves`` and ``folds`` of them, if these are asked for.
+    """Statistics of all samples and, if requested, of ``halves`` and ``folds`` of them.
 
-    The histograms are those of the ``finest`` parts, which make the others in the end.
+    Histograms are collected for the ``finest`` parts and merged for the others at the end.
     """
 
     def __init__(self, observed: Statistics, halved: bool, folded: bool, measured: Collection[str]) -> None:
-        """Begin with nothing counted; ``measured``: the names of the tensors that are no constants."""
+        """Start empty; ``measured``: the names of the tensors other than constants."""
         self._observed, self._measured = observed, measured
         self.halves, self.folds = (
             [{name: statistics.alike() for name, statistics in observed.items()} for _ in range(count)]
@@ -133,66 +135,66 @@ class _Parts:
                 part[name].histogram = None
 
     def of(self, name: str, place: int) -> list[RangeStats]:
-        """Return the statistics of a tensor that a sample is added to."""
+        """Return the statistics of a tensor to which a sample is added."""
         halves, folds = self.halves[half_of(place) :][:1], self.folds[fold_of(place) :][:1]
         return [part[name] for part in (self._observed, *halves, *folds)]
 
     def leave_out_histograms(self) -> None:
-        """Count in none any more."""
+        """Stop collecting histograms."""
         for part in (self._observed, *self.halves, *self.folds):
             for statistics in part.values():
                 statistics.histogram = None
 
     def merge_histograms(self) -> None:
-        """Make those of halves and of all samples."""
+        """Merge the histograms of halves and of all samples."""
         finer = self.finest, *(self.folds[number::2] for number in range(2))
-        for part, some in zip(self._coarser, finer, strict=False):
+        for part, folds in zip(self._coarser, finer, strict=False):
             for name in self._measured:
-                part[name].histogram = _merged_histogram(one[name] for one in some)
+                part[name].histogram = _merged_histogram(fold[name] for fold in folds)
 
 
 def _merged_histogram(parts: Iterable[RangeStats]) -> Histogram | None:
-    """Return the histogram of the numbers of several parts; None where there are none."""
-    found = [part.histogram for part in parts if part.histogram]
-    if not found:
+    """Return the merged histogram of several parts, or None if there are none."""
+    histograms = [part.histogram for part in parts if part.histogram]
+    if not histograms:
         return None
-    whole = Histogram()
-    for histogram in found:
-        whole.merge(histogram)
-    return whole
+    merged = Histogram()
+    for histogram in histograms:
+        merged.merge(histogram)
+    return merged
 
 
 def _count(observed: Statistics) -> int:
-    return sum(one.count for one in observed.values())
+    return sum(statistics.count for statistics in observed.values())
 
 
 def limit(graph: gs.Graph, *parts: Statistics) -> None:
-    """Say of statistics of the same tensors of a graph what no number of these is beyond."""
-    known, before = walk.tensors(graph), dict[int, Limits]()
+    """Set the value limits of tensors in several statistics of a graph's tensors."""
+    tensors, before = walk.tensors(graph), dict[int, Limits]()
     for name in parts[0]:
-        limits = limits_of(known[name], before)
+        limits = limits_of(tensors[name], before)
         for part in parts:
             part[name].limits = limits
 
 
 def _constants(graph: gs.Graph, names: Collection[str]) -> dict[str, np.ndarray]:
-    """Return those of the names that are constants; ValueError for one that cannot be calibrated at all."""
-    known = walk.tensors(graph)
+    """Return those of the names that are constants; ValueError for one that cannot be calibrated."""
+    tensors = walk.tensors(graph)
     for name in names:
-        if name not in known:
+        if name not in tensors:
             inside = any(name in walk.tensors(inner) for inner in walk.graphs(graph))
             place = "inside a body of the model, not in its main graph" if inside else "not in the model"
             raise ValueError(f"tensor '{name}' cannot be calibrated: it is {place}")
-        element = dtypes.element_type(known[name])
-        if element not in (None, dtypes.FLOAT):  # what is not known here, the session will tell
+        element = dtypes.element_type(tensors[name])
+        if element not in (None, dtypes.FLOAT):  # the session reports types that are unknown here
             kind = onnx.TensorProto.DataType.Name(element).lower()
             raise ModelError(f"'{name}' is a tensor({kind}), only tensors of float32 have ranges")
-    return {name: known[name].values for name in names if isinstance(known[name], gs.Constant)}
+    return {name: tensors[name].values for name in names if isinstance(tensors[name], gs.Constant)}
 
 
 @dataclass(frozen=True)
 class SampleTask:
-    """A sample, and the folder of what is wanted; ``small`` as in :meth:`SampleStatistics.of`."""
+    """A sample, and the folder of the requested statistics; ``small`` as in :meth:`SampleStatistics.of`."""
 
     folder: str
     sample: str
@@ -201,7 +203,7 @@ class SampleTask:
 
 
 def _added(model: SampleStatistics, feeds: NamedFeeds, into: Into) -> Iterator[str]:
-    """Add the numbers of one sample after another to what ``into`` says; yield its name."""
+    """Add samples one by one to the statistics returned by ``into``; yield their names."""
     for sample, feed in feeds:
         model.of(sample, feed, into)
         yield sample
@@ -216,11 +218,11 @@ def _merged(
     workers: Workers,
     into: Into,
 ) -> Iterator[str]:
-    """Merge the statistics that workers make of each sample, in order; yield its name.
+    """Merge the statistics that workers compute of each sample, in order; yield its name.
 
-    Each run has one thread unless ``run`` says how many: numbers may depend on that, and more would wait for
-    the cores that other workers have. Raises ValueError as :meth:`SampleStatistics.of`, and if workers die
-    again and again.
+    Each run has one thread unless ``run`` sets more: numbers may depend on that, and more threads would
+    compete for the cores of other workers. Raises ValueError as :meth:`SampleStatistics.of`, and if workers
+    die repeatedly.
     """
     run = run or RunOptions()
     run, names = replace(run, threads=run.threads or 1), list[str]()
@@ -248,27 +250,29 @@ def _merged(
 
 def measure(task: SampleTask) -> Statistics:
     """Return the statistics of a sample."""
-    model, found = _open(task.folder), Statistics()
+    model, statistics = _open(task.folder), Statistics()
 
     def _into(sample: str, name: str) -> list[RangeStats]:
-        return [found.setdefault(name, model.nothing_of(name))]
+        return [statistics.setdefault(name, model.nothing_of(name))]
 
     model.of(task.sample, task.feed, _into, small=task.small)
-    return found
+    return statistics
 
 
 @lru_cache(maxsize=1)
 def _open(folder: str) -> SampleStatistics:
-    """Return the model in a folder; no two folders have the same name."""
+    """Return the model in a folder; names of folders are unique."""
     wanted, options, run, files = pickle.loads((Path(folder) / _CONTEXT).read_bytes())
     graph = model_io.load(Path(folder) / _MODEL)
-    graph.source_files = files  # of the float model, not of this one
+    graph.source_files = files  # of the float model, not of this copy
     return SampleStatistics(graph, wanted, options, run)
 
 
-def _merge(found: RangeStats, into: Iterable[RangeStats], options: CalibrationOptions, place: str) -> None:
+def _merge(
+    sample_stats: RangeStats, into: Iterable[RangeStats], options: CalibrationOptions, place: str
+) -> None:
     try:
-        for whole in into:
-            whole.merge(found, options.averaging_constant)
+        for target in into:
+            target.merge(sample_stats, options.averaging_constant)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from error

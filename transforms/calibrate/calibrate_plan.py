@@ -1,4 +1,4 @@
-"""Measuring the statistics of a float model that a quantization plan needs."""
+"""Measure the statistics of a float model that a quantization plan needs."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def calibrate_plan(
     means: bool = False,
     known: Collection[str] = (),
 ) -> Calibration | None:
-    """Return the statistics that a plan needs, or None, without reading data, if it needs none.
+    """Return the statistics that a plan needs; None, without reading data, if it needs none.
 
     ``halved``: with histograms, and of halves of the samples, too, whatever the scheme needs. ``folded``: of
-    each fold, too. ``most``:
-    numbers up to which histograms are made that the scheme does not need; those of a cache are always there.
-    ``means``: of channels, by which biases are corrected, too, whether or not the scheme does. ``known``:
-    tensors that are left out.
+    each fold, too. ``most``: number of values up to which histograms are made that the scheme does not need;
+    a cache always has them. ``means``: also channel means for bias correction, whether or not the scheme
+    corrects biases. ``known``: tensors to skip.
 
     Several plans, of copies of one graph, are measured together: ranges of all tensors that become integers,
-    and the mean squares by which errors of weights are weighted, which alone do not ask for data unless the
-    scheme names the method. Raises MissingDataError without data, and ValueError as
+    and the mean squares that weight errors of weights, which alone do not require data unless the scheme
+    names the method. Raises MissingDataError without data, and ValueError as
     :func:`transforms.calibrate.calibrate.calibrate` and its cache do.
     """
+    # which ranges and channel moments do the plans need?
     plans = [plan] if isinstance(plan, QuantizationPlan) else plan
     plan, scheme = plans[0], plans[0].scheme
     needed = dict.fromkeys(tensor.name for each_plan in plans for tensor in each_plan.measured())
@@ -61,6 +61,7 @@ def calibrate_plan(
         raise MissingDataError(
             f"{len(asked)} tensors need ranges, '{asked[0]}' the first, and there are no calibration data"
         )
+    # halves are compared by MSE for any format, which takes histograms
     options = replace(options_of(scheme), memory_limit=data.memory_limit)
     if options.needs_histogram:
         most = None
@@ -79,25 +80,25 @@ def calibrate_plan(
     return calibration.with_empty(_joined_into(calibration, plan.graph))
 
 
-def _refuse_infinite(found: Calibration, graph: gs.Graph) -> None:
+def _refuse_infinite(calibration: Calibration, graph: gs.Graph) -> None:
     """Raise ValueError for an output of a model without a finite number in any sample."""
     for tensor in graph.outputs:
-        one = found.observed.get(tensor.name)
-        if one is not None and one.is_empty and one.count:
+        statistics = calibration.observed.get(tensor.name)
+        if statistics is not None and statistics.is_empty and statistics.count:
             raise ValueError(f"tensor '{tensor.name}' has no range: no sample has a finite number in it")
 
 
-def _joined_into(found: Calibration, graph: gs.Graph) -> dict[str, str]:
-    """Return the result of a Concat for each tensor that it joins and that is empty in every sample.
+def _joined_into(calibration: Calibration, graph: gs.Graph) -> dict[str, str]:
+    """Return, for each tensor that is empty in every sample, the result of the Concat that reads it.
 
-    What a step adds to an empty cache is what it holds later: its numbers are those of the result.
+    New tokens are appended to an empty cache, which holds them later: its numbers are those of the result.
     """
     return {
         name: str(node.outputs[0].name)
         for node in graph.nodes
         if node.op == "Concat"
         for name in (str(tensor.name) for tensor in node.inputs)
-        if name in found.observed and not found.observed[name].count
+        if name in calibration.observed and not calibration.observed[name].count
     }
 
 

@@ -1,4 +1,4 @@
-"""Ranges that follow from statistics of tensors, by the options of a scheme."""
+"""Derive ranges from statistics of tensors by the options of a scheme."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transforms.scheme.scheme import POWER_OF_TWO
 
 
 def options_of(scheme: Scheme) -> CalibrationOptions:
-    """Return how the ranges of a scheme follow from data."""
+    """Return the calibration options of a scheme."""
     return CalibrationOptions(
         scheme.range_method,
         scheme.percentile,
@@ -27,16 +27,16 @@ def options_of(scheme: Scheme) -> CalibrationOptions:
 
 
 def half_of(place: int) -> int:
-    """Return which half of the samples one belongs to, by its place: they alternate."""
+    """Return the half to which a sample belongs, given its place: they alternate."""
     return place % 2
 
 
 FOLDS = 4
-"""Folds of the samples, in turn: each has a fourth, and ranges without it are those of three fourths."""
+"""Number of folds, which alternate: each has a fourth of the samples, the rest gives ranges without it."""
 
 
 def fold_of(place: int) -> int:
-    """Return which fold of the samples one belongs to, by its place."""
+    """Return the fold to which a sample belongs, given its place."""
     return place % FOLDS
 
 
@@ -47,10 +47,9 @@ KnownRanges = dict[tuple[int, Format, bool, Hashable], tuple[RangeStats, tuple[f
 
 
 class Calibration:
-    """The statistics of tensors, by name, and the ranges that follow by the options.
+    """The statistics of tensors by name, and the ranges derived by the options.
 
-    ``halves``: those of the even and of the odd samples, ``folds``: those of each fold, if they were asked
-    for.
+    ``halves``: statistics of the even and of the odd samples, ``folds``: of each fold, if requested.
     """
 
     def __init__(
@@ -62,20 +61,20 @@ class Calibration:
         *,
         folds: Sequence[Mapping[str, RangeStats]] = (),
     ) -> None:
-        """Keep options and statistics, to which nothing is added any more.
+        """Take options and statistics, which must not change any more.
 
-        ``known``: ranges that others with some of the same statistics have found.
+        ``known``: cached ranges, shared with calibrations that have some of the same statistics.
         """
         self.options, self.observed, self.halves = options, dict(observed), tuple(halves)
         self.folds = tuple(folds)
         self._known: KnownRanges = {} if known is None else known
 
     def with_(self, options: CalibrationOptions) -> Calibration:
-        """Return the ranges that follow from the same statistics by other options."""
+        """Return a calibration with the same statistics and other options."""
         return Calibration(options, self.observed, self.halves, self._known, folds=self.folds)
 
     def with_empty(self, sources: Mapping[str, str]) -> Calibration:
-        """Return it with the statistics of other tensors, if they were measured, for some without numbers."""
+        """Return a calibration in which some empty tensors have the statistics of others, if measured."""
 
         def _filled(found: Mapping[str, RangeStats]) -> dict[str, RangeStats]:
             return {**found, **{name: found[source] for name, source in sources.items() if source in found}}
@@ -84,7 +83,7 @@ class Calibration:
         return Calibration(self.options, _filled(self.observed), halves, self._known, folds=folds)
 
     def with_more(self, other: Calibration) -> Calibration:
-        """Return it with the statistics of other tensors, on the same samples and parts of them."""
+        """Return a calibration extended by statistics of other tensors, on the same samples and parts."""
         halves, folds = (
             [{**part, **more} for part, more in zip(parts, others, strict=True)]
             for parts, others in ((self.halves, other.halves), (self.folds, other.folds))
@@ -94,57 +93,57 @@ class Calibration:
 
     @property
     def has_histograms(self) -> bool:
-        """Whether methods that look at more than lowest and highest numbers have what they need."""
-        return all(one.histogram is not None for one in self.observed.values())
+        """Whether statistics suffice for methods that need more than the lowest and highest numbers."""
+        return all(statistics.histogram is not None for statistics in self.observed.values())
 
     def numbers(self, name: str) -> float:
-        """Return how many numbers a tensor has in all samples."""
+        """Return the number of values of a tensor over all samples."""
         return float(self.observed[name].count)
 
     @property
     def samples(self) -> int:
-        """How many samples had numbers of the tensor that had them most often; 1 at least."""
-        return max([1, *(one.ends.count for one in self.observed.values())])
+        """The largest number of samples in which a tensor had values; at least 1."""
+        return max([1, *(statistics.ends.count for statistics in self.observed.values())])
 
     def half(self, number: int, options: CalibrationOptions) -> Calibration:
-        """Return those of every second sample, from the first (0) or the second (1) on.
+        """Return the calibration on every second sample, from the first (0) or the second (1) on.
 
-        A tensor without a number in these samples has the statistics of all: earlier keys and values that are
+        A tensor without values in these samples has the statistics of all: keys and values of a past that is
         empty in each prompt.
         """
         half = {name: self._in_half(name, number) for name in self.halves[number]}
         return Calibration(options, half, (), self._known)
 
     def without_fold(self, number: int) -> Calibration:
-        """Return those of the samples that are not in one of the ``folds``.
+        """Return the calibration on the samples outside of one of the ``folds``.
 
-        A tensor without a number in these samples has the statistics of all.
+        A tensor without values in these samples has the statistics of all.
         """
-        others = [part for place, part in enumerate(self.folds) if place != number]
-        found = {name: joined([part[name] for part in others]) for name in self.observed}
-        empty = {name: self.observed[name] for name, one in found.items() if one.is_empty}
-        return Calibration(self.options, {**found, **empty})
+        rest = [part for place, part in enumerate(self.folds) if place != number]
+        merged = {name: joined([part[name] for part in rest]) for name in self.observed}
+        empty = {name: self.observed[name] for name, statistics in merged.items() if statistics.is_empty}
+        return Calibration(self.options, {**merged, **empty})
 
     def _in_half(self, name: str, number: int) -> RangeStats:
-        found = self.halves[number][name]
-        return self.observed[name] if found.is_empty else found
+        statistics = self.halves[number][name]
+        return self.observed[name] if statistics.is_empty else statistics
 
     def halves_differ(self, names: Iterable[str]) -> bool:
-        """Return whether some tensors together have another range in one half, by 1 percent of either end.
+        """Return whether the common range of some tensors differs between halves, by 1 percent at either end.
 
-        Constants among them, of which nothing was measured, are the same in both.
+        Constants among them, which were not measured, are the same in both.
         """
         names = [name for name in names if name in self.observed]
         halves = [[self._in_half(name, half) for name in names] for half in range(2)]
-        lows = sorted(max(max(-one.low, 0.0) for one in half) for half in halves)
-        highs = sorted(max(max(one.high, 0.0) for one in half) for half in halves)
+        lows = sorted(max(max(-statistics.low, 0.0) for statistics in half) for half in halves)
+        highs = sorted(max(max(statistics.high, 0.0) for statistics in half) for half in halves)
         return lows[0] < _ALIKE * lows[1] or highs[0] < _ALIKE * highs[1]
 
     def range(self, name: str, format: Format, *, symmetric: bool) -> tuple[float, float]:
-        """Return the range of a tensor for an integer format, within the numbers that were observed.
+        """Return the range of a tensor for an integer format, within the observed numbers.
 
-        ``symmetric`` is whether zero will be in the middle of what the format covers. ValueError, naming the
-        tensor, when it was not calibrated, it had no elements in any sample, or the format has no scale.
+        ``symmetric``: zero will be in the middle of the format's range. ValueError, naming the tensor, if it
+        was not calibrated, had no elements in any sample, or the format has no scale.
         """
         try:
             if name not in self.observed:
@@ -154,8 +153,8 @@ class Calibration:
             how = method, options.percentile, options.moving_average, options.power_of_two
             key = id(observed), format, symmetric, how
             if key not in self._known:
-                found = choose_range(observed, format, symmetric=symmetric, options=options, method=method)
-                self._known[key] = observed, found  # these stay alive, and so the id stays theirs
+                ends = choose_range(observed, format, symmetric=symmetric, options=options, method=method)
+                self._known[key] = observed, ends  # keeps the statistics alive, so that their id stays unique
             return self._known[key][1]
         except ValueError as error:
             raise ValueError(f"tensor '{name}' has no range: {error}") from error
@@ -163,18 +162,22 @@ class Calibration:
     @property
     def holding_nan(self) -> set[str]:
         """The names of the tensors that held NaN in a sample."""
-        return {name for name, one in self.observed.items() if one.has_nan}
+        return {name for name, statistics in self.observed.items() if statistics.has_nan}
 
     def extremes(self) -> dict[str, tuple[float, float]]:
-        """Return the lowest and the highest number of each tensor in which one was seen."""
-        return {name: (one.low, one.high) for name, one in self.observed.items() if not one.is_empty}
+        """Return the lowest and the highest number of each tensor with observed numbers."""
+        return {
+            name: (statistics.low, statistics.high)
+            for name, statistics in self.observed.items()
+            if not statistics.is_empty
+        }
 
     def means(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
-        """Return the mean of each channel along those axes of tensors for which moments were found."""
+        """Return the mean of each channel along those axes of tensors whose moments were measured."""
         return {key: means[0] for key, means in self._means(channels)}
 
     def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, np.ndarray]:
-        """Return the mean square of each channel along those axes of tensors for which moments were found."""
+        """Return the mean square of each channel along those axes of tensors whose moments were measured."""
         return {key: means[1] for key, means in self._means(channels)}
 
     def _means(self, channels: Iterable[TensorAxis]) -> Iterator[tuple[TensorAxis, np.ndarray]]:

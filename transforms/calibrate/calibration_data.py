@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """The source of ranges: a folder, a reader or any iterable of feeds, and how it is read.
+    """The source of ranges: a folder, a reader or any iterable of feeds, and how to read it.
 
-    ``limit``: so many samples at most. ``images``: how images become inputs. ``cache``: a file that keeps
-    what was measured. ``run``: how the float model runs. ``workers`` run it, if they are given.
-    ``memory_limit``: bytes of tensors of a sample; one that has more of them at once is an error.
-    ``fitting``: brings arrays in memory into the type and rank of inputs.
-    ``decides``: whether the data are like those of the application, so that settings can be compared on them.
+    ``limit``: the most samples. ``images``: how images become inputs. ``cache``: a file of statistics.
+    ``run``: how the float model runs. ``workers`` run it, if given. ``memory_limit``: bytes of tensors of a
+    sample; more of them at once is an error. ``fitting``: converts arrays in memory to the type and rank of
+    inputs. ``decides``: whether the data resemble those of the application, so that settings can be compared
+    on them.
     """
 
     source: Source | Feeds
@@ -45,13 +45,13 @@ class CalibrationData:
         return self.source if isinstance(self.source, Feeds) else self.feeds_of(model_inputs(graph))
 
     def feeds_of(self, inputs: Sequence[ModelInput]) -> Feeds:
-        """Return the same for the inputs of a model in a session, which tell of others beside them."""
+        """Return the same for the inputs of a model in a session; errors name other inputs as well."""
         if isinstance(self.source, Feeds):
             return self.source
         return open_feeds(self.source, inputs, images=self.images, limit=self.limit, fitting=self.fitting)
 
     def repeatable(self, graph: gs.Graph) -> CalibrationData:
-        """Return data that can be taken several times."""
+        """Return data that can be iterated several times."""
         feeds = self.feeds(graph)
         if not feeds.is_repeatable:
             feeds = open_feeds([feed for _, feed in feeds], model_inputs(graph))
@@ -59,4 +59,4 @@ class CalibrationData:
 
 
 class MissingDataError(ValueError):
-    """Ranges are needed, and no data are given to measure them on."""
+    """Ranges are needed, and data to measure them are missing."""

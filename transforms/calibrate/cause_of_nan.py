@@ -1,4 +1,4 @@
-"""Where NaN in an output of a model comes from: the infinity that the first tensor with it is made of."""
+"""Find the cause of NaN in an output of a model: the infinity from which the first NaN is computed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from transforms.runtime.session import RunOptions
 def cause_of_nan(
     graph: gs.Graph, feed: Mapping[str, np.ndarray], run: RunOptions | None, output: str
 ) -> str | None:
-    """Return in words which tensor on the way to an output holds an infinity, and what becomes NaN of it.
+    """Return in words which tensor before an output holds an infinity, and where it becomes NaN.
 
-    None if no float32 tensor holds NaN for a feed, or no infinity is before the first that does. No tensor
+    None if no float32 tensor holds NaN for a feed, or no infinity precedes the first that does. No tensor
     leaves the model.
     """
     end = next(tensor for tensor in graph.outputs if tensor.name == output)

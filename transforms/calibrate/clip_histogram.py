@@ -1,4 +1,4 @@
-"""Clipping a histogram to the range of an integer format with the least error, or loss of information.
+"""Clip a histogram to the range of an integer format with the least error, or loss of information.
 
 The latter is the entropy method (S. Migacz, "8-bit Inference with TensorRT", GTC 2017).
 """
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from ops.powers_of_two import HALVINGS, ceil_power
 from transforms.calibrate.histogram import Histogram, fold
 
-_COARSE = np.geomspace(1 / 64, 1, 25)  # shares of the full range that are tried at first
-_FINE = np.geomspace(2**-0.25, 2**0.25, 13)  # and then around the best of these
-_BELOW = 1 - 2.0**-40  # a scale that is computed of the range again stays below the power of two
-_MERGED = 4  # bins that are taken together, which loses nothing that a step of 8 bits would feel
-_CANDIDATES = 128  # limits that the entropy method tries, in equal ratios
-_LEAST = 1e-4  # probability of a bin that the levels miss, as a share of one number's
+_COARSE = np.geomspace(1 / 64, 1, 25)  # shares of the full range to try first
+_FINE = np.geomspace(2**-0.25, 2**0.25, 13)  # then around the best of these
+_BELOW = 1 - 2.0**-40  # a scale recomputed from the range stays below the power of two
+_MERGED = 4  # bins to merge, which loses nothing compared with a step of 8 bits
+_CANDIDATES = 128  # limits to try in the entropy method, in equal ratios
+_LEAST = 1e-4  # probability of a bin that the levels miss, relative to that of one number
 
 Grids = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]  # scale, lowest, highest integer
 
@@ -28,9 +28,9 @@ def clip_by_error(
 ) -> tuple[float, float]:
     """Return the range, within the extremes, whose grid of ``levels`` numbers has the least expected error.
 
-    The error counts both what is clipped and what is rounded, for numbers that are spread evenly within each
-    bin. Ends are shrunk together to between 1/64 and all of the full range and then, for a range that is not
-    symmetric, each end in turn. An end on the near side of zero stays, for ranges include zero.
+    The error counts both clipping and rounding, for numbers spread evenly within each bin. Ends are shrunk
+    together to between 1/64 and all of the full range and then, for an asymmetric range, each end in turn.
+    An end on the near side of zero stays, since ranges include zero.
     """
     low, high = min(extremes[0], 0.0), max(extremes[1], 0.0)
     if not histogram.counts_but_zeros.any():
@@ -39,7 +39,7 @@ def clip_by_error(
     make = _symmetric_grids if symmetric else _grids
 
     def _best(lows: NDArray[np.float64], highs: NDArray[np.float64]) -> tuple[float, float]:
-        ends = np.empty(len(lows), np.complex128)  # sorted by real, then by imaginary parts
+        ends = np.empty(len(lows), np.complex128)  # sorted by real, then by imaginary part
         ends.real, ends.imag = np.maximum(lows, low), -np.minimum(highs, high)
         widest_first = np.unique(ends)
         lows, highs = widest_first.real, -widest_first.imag
@@ -61,8 +61,8 @@ def clip_to_power(
 ) -> tuple[float, float]:
     """Return the range whose scale is the power of two with the least expected error.
 
-    The error is that of :func:`clip_by_error`. Both ends are shrunk together, to what a scale covers that is
-    the least power of two for the extremes, or one below.
+    The error is that of :func:`clip_by_error`. Both ends are shrunk together to the range of a scale that is
+    the least power of two for the extremes, or a smaller one.
     """
     low, high = min(extremes[0], 0.0), max(extremes[1], 0.0)
     if not histogram.counts_but_zeros.any():
@@ -82,11 +82,11 @@ def clip_to_power(
 def _error_function(
     histogram: Histogram, extremes: tuple[float, float]
 ) -> Callable[[Grids], NDArray[np.float64]]:
-    """Return what gives the sum of squared errors of the counted numbers on each of several grids.
+    """Return a function for the sum of squared errors of the counted numbers on each of several grids.
 
-    The integral of (v - k)^2, where k is the integer next to v, is k / 12 + (v - k)^3 / 3 from 0 to v, and
-    stays so beyond the last k, where v is clipped. So the errors within a bin need no samples of it. A bin
-    has no width if it begins at the highest number: all that it counts is that number, (v - k)^2 each.
+    The integral of (v - k)^2, where k is the integer closest to v, is k / 12 + (v - k)^3 / 3 from 0 to v,
+    and remains so beyond the last k, where v is clipped. So the error within a bin is exact without samples.
+    A bin that begins at the highest number has no width: it only counts that number, (v - k)^2 each.
     """
     counts = histogram.counts_but_zeros.reshape(-1, _MERGED).sum(axis=1)
     used = np.flatnonzero(counts)
@@ -96,7 +96,7 @@ def _error_function(
     weights = np.divide(counts, widths, out=np.zeros(len(counts)), where=widths > 0)
     highest_counts = counts[-1] if widths[-1] == 0 else 0
 
-    scratch = np.empty((3, len(_COARSE), len(edges)))  # pages are made once, not for every operation
+    scratch = np.empty((3, len(_COARSE), len(edges)))  # pages are allocated once, not for every operation
 
     def _error(grids: Grids) -> NDArray[np.float64]:
         scale, lowest, highest = (figure[:, None] for figure in grids)
@@ -131,11 +131,11 @@ def _symmetric_grids(low: NDArray[np.float64], high: NDArray[np.float64], levels
 
 
 def clip_by_entropy(histogram: Histogram, levels: int, *, symmetric: bool) -> tuple[float, float]:
-    """Return the range whose distribution, in ``levels`` levels, diverges least from the one it clips.
+    """Return the range whose distribution, in ``levels`` levels, diverges least from the unclipped one.
 
-    Tried are ranges [-t, t] of at least one bin per level. What lies outside counts at the ends of the range.
-    Symmetric ranges look at magnitudes, in half the levels. A format with as many levels as the histogram has
-    bins in use gets the range of the whole histogram.
+    Candidates are ranges [-t, t] of at least one bin per level. Numbers outside count at the ends of the
+    range. Symmetric ranges use magnitudes, in half the levels. A format with as many levels as the histogram
+    has non-empty bins gets the range of the whole histogram.
     """
     counts, centre = histogram.counts_but_zeros, len(histogram.counts) // 2
     if symmetric:
@@ -156,9 +156,9 @@ def clip_by_entropy(histogram: Histogram, levels: int, *, symmetric: bool) -> tu
 
 
 def _divergence(counts: NDArray[np.int64], start: int, stop: int, levels: int) -> float:
-    """Return the Kullback-Leibler divergence of the clipped histogram from its form in a few levels.
+    """Return the Kullback-Leibler divergence of the clipped histogram from its version in a few levels.
 
-    Each level spreads its numbers evenly over those of its bins that hold any.
+    Each level spreads its numbers evenly over its non-empty bins.
     """
     inside = counts[start:stop].astype(np.float64)
     p = inside.copy()

@@ -1,4 +1,4 @@
-"""A histogram that grows with its data, so that one pass is enough and the memory is fixed."""
+"""A histogram that grows with its data, in one pass and with fixed memory."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ BINS = 4096
 """Bins of a histogram, half of them for numbers below zero."""
 
 _LEAST_EXPONENT = -100  # of the bound of an empty histogram
-_FEW_NUMBERS = 1024  # that wait to be counted together, and take no more memory than counts do
+_FEW_NUMBERS = 1024  # buffered to be counted together, in no more memory than counts take
 _NO_COUNTS, _NO_NUMBERS = np.zeros(0, np.uint8), np.zeros(0, np.float32)
-_CHUNK = 1 << 18  # numbers that are counted at a time: copies of the finite ones are small
+_CHUNK = 1 << 18  # numbers to count at a time: copies of the finite ones are small
 
 
 class Histogram:
     """Counts of float32 numbers in ``BINS`` equal bins over [-bound, bound), where bound is a power of two.
 
-    The bound is the smallest one above every magnitude so far. When it grows, bins are merged in pairs, which
-    is exact: the counts depend neither on the order of the numbers nor on how several histograms share them
-    that are merged. A bin holds its lower edge. Counts are stored in the least type that holds them, since
-    there may be a histogram for each of many tensors. Numbers of small samples wait until there are some to
-    count together.
+    The bound is the smallest power above every magnitude so far. When it grows, bins are merged in pairs,
+    which is exact: the counts depend neither on the order of the numbers nor on their distribution over
+    histograms that are merged. A bin includes its lower edge. Counts are stored in the smallest type that
+    holds them, since there may be a histogram for each of many tensors. Numbers of small samples are
+    buffered and counted together.
     """
 
     def __init__(self, exponent: int = _LEAST_EXPONENT, counts: NDArray[np.int64] | None = None) -> None:
-        """Make a histogram, empty unless there are counts [BINS], with the bound 2**exponent."""
+        """Make a histogram with the bound 2**exponent, empty unless counts [BINS] are given."""
         self.exponent = exponent
         self._stored: NDArray[Any] = _NO_COUNTS if counts is None else _packed(counts)
-        self._waiting = _NO_NUMBERS  # none of them infinite, none beyond the bound
+        self._waiting = _NO_NUMBERS  # all finite and within the bound
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -60,9 +60,9 @@ class Histogram:
 
     @property
     def counts_but_zeros(self) -> NDArray[np.int64]:
-        """The counts, but in the bin from zero on no more than in the next one: the rest is taken for zeros.
+        """The counts, with those of the bin from zero on limited to the next bin's: the rest counts as zeros.
 
-        Every format has zero, so the many zeros after a Relu should not influence clipping.
+        Every format represents zero, so the many zeros after a Relu should not influence clipping.
         """
         counts = self.counts
         counts[BINS // 2] = min(counts[BINS // 2 : BINS // 2 + 2])
@@ -71,7 +71,7 @@ class Histogram:
     def add(self, x: NDArray[np.float32], low: float, high: float, *, finite: bool = True) -> None:
         """Count the numbers of an array of any shape, from ``low`` to ``high``.
 
-        No NaN is there; infinite numbers are passed over, if they are there because not all are ``finite``.
+        There must be no NaN; infinities are skipped if not all numbers are ``finite``.
         """
         x = x.reshape(-1)
         self._reach(max(-low, high))
@@ -85,14 +85,14 @@ class Histogram:
         self._stored, self._waiting = _packed(counts), _NO_NUMBERS
 
     def merge(self, other: Histogram) -> None:
-        """Add what another histogram has counted."""
+        """Add the counts of another histogram."""
         exponent = max(self.exponent, other.exponent)
         counts = _merge(self.counts, exponent - self.exponent)
         counts += _merge(other.counts, exponent - other.exponent)
         self._stored, self._waiting, self.exponent = _packed(counts), _NO_NUMBERS, exponent
 
     def _reach(self, magnitude: float) -> None:
-        """Let the bound be above a magnitude."""
+        """Raise the bound above a magnitude."""
         exponent = math.frexp(magnitude)[1]
         if magnitude > 0 and exponent > self.exponent:
             if self._stored.size:
@@ -111,7 +111,7 @@ def fold(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _merge(counts: NDArray[np.int64], doublings: int) -> NDArray[np.int64]:
-    """Return the counts in bins that are wider by a power of two, around the same zero."""
+    """Return the counts in bins wider by a power of two, around the same zero."""
     if not doublings or not counts.any():
         return counts
     half = BINS // 2

@@ -1,4 +1,4 @@
-"""From the statistics of a tensor to the range that an integer format covers.
+"""Derive the range of an integer format from the statistics of a tensor.
 
 All methods but Extrapolated and Wide return a range within the lowest and the highest number observed.
 """
@@ -21,42 +21,41 @@ from transforms.scheme.scheme_values import METHODS
 Range = tuple[float, float]
 
 BEYOND = frozenset({"Extrapolated", "Wide"})
-"""Methods whose ranges are wider than what was observed."""
+"""Methods whose ranges exceed the observed numbers."""
 
 _LARGEST = float(np.finfo(np.float32).max)
 _HEADROOM = ((8, 1.25), (16, 1.5), (32, 16.0))
-"""By how much Wide is wider than what was seen, for formats of up to so many bits: steps are finer there."""
+"""Factor by which Wide exceeds the observed range, for formats of up to this many bits."""
 
 _FEWEST = 4
-"""Samples whose ends tell how those of others scatter."""
+"""Samples needed to estimate how the ends of others scatter."""
 
 _FINE = 1 << 16
 """Grids of at least this many levels get headroom for unseen samples."""
 
 _WIDENED = np.geomspace(1.0, 4.0, 81)
-"""By how much ranges may be wider than what was seen: with 8 bits few are worth more than twice of it."""
+"""Factors by which ranges may exceed the observed one: with 8 bits more than 2 is rarely useful."""
 
 _CUT, _LEAST_CUT = 8 / 3, 0.1
-"""How much of the energy that Gumbel's tail has beyond a range is expected there: a share by samples, and the
-least.
+"""Expected share of the energy of Gumbel's tail beyond a range: divided by the samples, and the least.
 
-Tails of most tensors are lighter, which more samples tell better. Of 54 trained networks with 8 samples
-as many gained by a third of that energy as by all of it (4.6 and 4.7 dB in the mean, 2.7 and 2.7 with
-symmetric ranges), and 13 cells of 108 lost more than 0.5 dB in place of 18; with 32 samples they gained
-0.4 dB by a tenth of it, and 0.15 by a third, 17 losing in place of 34.
+Tails of most tensors are lighter, which more samples show better. Of 54 trained networks with 8 samples as
+many gained by a third of that energy as by all of it (4.6 and 4.7 dB in the mean, 2.7 and 2.7 with symmetric
+ranges), and 13 cells of 108 lost more than 0.5 dB instead of 18; with 32 samples they gained 0.4 dB by a
+tenth of it, and 0.15 by a third, 17 losing instead of 34.
 """
 
 
 @dataclass(frozen=True)
 class CalibrationOptions:
-    """How ranges follow from data.
+    """How ranges are derived from data.
 
     ``method`` is one of ``METHODS``. ``percentile`` (method Percentile) is the share of numbers inside the
-    range, in percent. ``moving_average`` (method MinMax) takes the moving averages of the lowest and highest
-    numbers of the samples, into which each sample enters with ``averaging_constant``. ``memory_limit``: the
-    most bytes of tensors of a sample that may be in memory at once, no range depends on it. ``power_of_two``:
-    the scale will be the least power of two for the range, and method MSE compares such scales. ``tensors``:
-    the method of single tensors, by name.
+    range, in percent. ``moving_average`` (method MinMax) uses the moving averages of the samples' lowest and
+    highest numbers, which each sample enters with ``averaging_constant``. ``memory_limit``: the most bytes
+    of a sample's tensors in memory at once; no range depends on it. ``power_of_two``: the scale will be the
+    least power of two for the range, and method MSE compares such scales. ``tensors``: the method of single
+    tensors, by name.
     """
 
     method: str = "MinMax"
@@ -79,7 +78,7 @@ class CalibrationOptions:
 
     @property
     def needs_histogram(self) -> bool:
-        """Whether the method looks at more than lowest and highest numbers."""
+        """Whether the method needs more than the lowest and highest numbers."""
         return not {self.method, *self.tensors.values()} <= {"MinMax", *BEYOND}
 
 
@@ -93,15 +92,15 @@ def choose_range(
 ) -> Range:
     """Return the range of an observed tensor for an integer format.
 
-    ``symmetric`` is whether zero will be in the middle of what the format covers: clipping is then decided by
-    magnitudes. ``method``: in place of that of the options. A tensor without any finite number has that of
-    zero. ValueError for a format that has no scale, and a tensor without elements in all samples.
+    ``symmetric``: zero will be in the middle of the format's range, so that magnitudes decide clipping.
+    ``method``: replaces that of the options. A tensor without any finite number has the range of zero.
+    ValueError for a format without a scale, and for a tensor without elements in all samples.
     """
     if not format.is_integer:
         raise ValueError(f"format '{format.name}' has no scale and needs no range")
     if observed.is_empty and not observed.count:
         raise ValueError("it had no elements in any sample")
-    if observed.is_empty:  # all that was there is infinite or NaN, and has no place in any range
+    if observed.is_empty:  # only infinities and NaN, which have no place in any range
         return 0.0, 0.0
     method = method or options.method
     ends = _ends(method, observed, format, options, symmetric=symmetric)
@@ -122,7 +121,7 @@ def _ends(
         if method == "Extrapolated":
             return _extrapolated(observed, levels, symmetric=symmetric, headroom=headroom)
         low, high = (float(np.clip(end * headroom, -_LARGEST, _LARGEST)) for end in extremes)
-        return low, high  # zero stays the end of what begins there
+        return low, high  # zero stays the end of a range that begins there
     assert observed.histogram is not None
     if method == "Percentile":
         return _percentile(observed.histogram, options.percentile / 100, symmetric=symmetric)
@@ -133,14 +132,14 @@ def _ends(
 
 
 def _extrapolated(seen: RangeStats, levels: int, *, symmetric: bool, headroom: float) -> tuple[float, float]:
-    """Return the range of a grid of ``levels`` numbers with the least expected error of another sample.
+    """Return the range of a grid of ``levels`` numbers with the least expected error on another sample.
 
-    A tensor of few numbers has its largest ones in samples that nobody has seen, and every one that is cut
-    off costs as much as rounding all of them. Of many numbers a wider range costs more than it brings.
+    A small tensor has its largest numbers in unseen samples, and clipping one of them costs as much as
+    rounding all numbers. For a large tensor a wider range costs more than it gains.
 
-    Not within what was seen, and not beyond its limits. ``symmetric``: the grid reaches as far on both sides,
-    and so does the range that the far end asks for. ``headroom``: by how much it is wider than what was seen
-    at least, if steps are fine or samples too few to tell.
+    The range covers the observed numbers and stays within the tensor's limits. ``symmetric``: the grid, and
+    the range that the farther end requires, extend equally on both sides. ``headroom``: the least factor
+    over the observed range if steps are fine or samples too few to estimate.
     """
     below, above = max(-seen.low, 0.0), max(seen.high, 0.0)
     if seen.ends.count < _FEWEST:
@@ -159,7 +158,7 @@ def _extrapolated(seen: RangeStats, levels: int, *, symmetric: bool, headroom: f
 
 
 def _limited(seen: RangeStats, below: float, above: float) -> tuple[float, float]:
-    """Return the range that reaches so far below and above zero, or as far as numbers can."""
+    """Return the range from ``below`` under zero to ``above`` over it, within the tensor's limits."""
     least, most = seen.limits
     low, high = max(-below, least, -_LARGEST), min(above, most, _LARGEST)
     ends = min(seen.low, low), max(seen.high, high)
@@ -167,11 +166,11 @@ def _limited(seen: RangeStats, below: float, above: float) -> tuple[float, float
 
 
 def _reach(seen: RangeStats, end: int, largest: float, step: float, other: float) -> float:
-    """Return how far an end reaches; the step of the grid is ``step`` times that, and ``other`` more."""
-    found = seen.ends.beyond(end)
-    if found is None or largest == 0:
+    """Return the extent of an end; the step of the grid is ``step`` times that, plus ``other``."""
+    gumbel = seen.ends.beyond(end)
+    if gumbel is None or largest == 0:
         return largest
-    location, scale = found
+    location, scale = gumbel
     reaches = largest * _WIDENED
     rounded = seen.count / seen.ends.count * (step * reaches + other) ** 2 / 12
     cut = 2 * scale**2 * np.exp(np.minimum((location - reaches) / scale, 50.0))
@@ -180,7 +179,7 @@ def _reach(seen: RangeStats, end: int, largest: float, step: float, other: float
 
 
 def _percentile(histogram: Histogram, inside: float, *, symmetric: bool) -> Range:
-    """Cut the largest magnitudes off (symmetric), or as many numbers at either end."""
+    """Clip the largest magnitudes (symmetric), or as many numbers at either end."""
     counts, edges = histogram.counts, histogram.edges
     if symmetric:
         limit = _quantile(fold(counts), edges[len(counts) // 2 :], inside)
@@ -190,7 +189,7 @@ def _percentile(histogram: Histogram, inside: float, *, symmetric: bool) -> Rang
 
 
 def _quantile(counts: NDArray[np.int64], edges: NDArray[np.float64], fraction: float) -> float:
-    """Return the number below which a fraction of the counted numbers lies, taken as even within a bin."""
+    """Return the number below which a fraction of the counted numbers lies, assumed even within a bin."""
     up_to = np.cumsum(counts)
     rank = fraction * up_to[-1]
     i = int(np.searchsorted(up_to, max(rank, 1e-9)))

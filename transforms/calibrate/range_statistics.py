@@ -1,4 +1,4 @@
-"""Statistics of one tensor over samples, of a size that does not depend on how many samples there are."""
+"""Statistics of one tensor over samples, of a size independent of the number of samples."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from ops.channel_sums import channel_sums
 from transforms.calibrate.histogram import Histogram
 
 LOW, HIGH, MAGNITUDE = range(3)
-"""The reach of a sample below zero, above zero, and the larger of both."""
+"""The extent of a sample below zero, above zero, and the larger of both."""
 
 _EULER = 0.5772156649
 _ALIKE = float(np.finfo(np.float32).eps)  # of the mean
-_DEVIATION = math.pi / math.sqrt(6)  # of Gumbel's distribution, in its scales
-_SLICE = 1 << 22  # numbers that are looked at together: copies of the finite ones are small
+_DEVIATION = math.pi / math.sqrt(6)  # of Gumbel's distribution, in units of its scale
+_SLICE = 1 << 22  # numbers to process at a time: copies of the finite ones are small
 
 
 @dataclass
 class Moments:
-    """Sums per channel of a tensor over ``count`` numbers in each: ``sums`` [2, channels], of the numbers and
-    of their squares.
-    """
+    """Channel sums of a tensor over ``count`` numbers each: ``sums`` [2, channels] of numbers and squares."""
 
     axis: int
     sums: NDArray[np.float64] | None = None
@@ -33,12 +31,12 @@ class Moments:
 
     @property
     def means(self) -> NDArray[np.float64]:
-        """The means of each channel, [2, channels]: of the numbers and of their squares."""
+        """The means of each channel, [2, channels]: of numbers and of their squares."""
         assert self.sums is not None and self.count, "asked for only after it was found to be there"
         return self.sums / self.count
 
     def add(self, x: NDArray[np.float32]) -> None:
-        """Add the numbers of an array; ValueError when it has not the axis, or other channels than before."""
+        """Add the numbers of an array; ValueError if it lacks the axis or has other channels than before."""
         if not -x.ndim <= self.axis < x.ndim:
             raise ValueError(f"axis {self.axis} is out of range for rank {x.ndim}")
         channels = x.shape[self.axis]
@@ -59,7 +57,7 @@ class Moments:
 
 @dataclass
 class SampleEnds:
-    """Sums over ``count`` samples of how far their numbers reach: ``total`` [3] and ``squares`` [3]."""
+    """Sums of the extents of ``count`` samples: ``total`` [3] and ``squares`` [3]."""
 
     count: int = 0
     total: list[float] = field(default_factory=lambda: [0.0] * 3)
@@ -80,11 +78,11 @@ class SampleEnds:
         self.squares = [one + more for one, more in zip(self.squares, other.squares, strict=True)]
 
     def beyond(self, end: int) -> tuple[float, float] | None:
-        """Return location and scale of Gumbel's distribution of the reach of a sample; None if all are alike.
+        """Return location and scale of Gumbel's distribution of sample extents; None if all are alike.
 
-        Largest numbers of samples are distributed so, whatever their numbers are, unless their tails are
-        heavy or end (Fisher and Tippett 1928; Gumbel, Statistics of Extremes, 1958, section 5.2). Location
-        and scale are those of the mean and the deviation.
+        The largest numbers of samples have this distribution, whatever that of their numbers is, unless its
+        tail is heavy or bounded (Fisher and Tippett 1928; Gumbel, Statistics of Extremes, 1958, section
+        5.2). Location and scale are estimated from mean and deviation.
         """
         if self.count < 2:
             return None
@@ -98,13 +96,12 @@ class SampleEnds:
 
 @dataclass
 class RangeStats:
-    """What is known of a tensor: lowest and highest finite number, and what else was asked for.
+    """Statistics of a tensor: lowest and highest finite number, and others as requested.
 
     ``average`` holds the moving averages of the lowest and highest number of each sample, ``moments`` those
-    along each axis that was asked for. Infinite numbers never count: whatever stands for them has to be the
-    end of a range. Nor does NaN; ``has_nan``: whether there was any. ``count``: how many numbers were seen.
-    ``ends``: how far those of each sample reach. ``limits``: no number of the tensor is beyond them, in any
-    sample.
+    along each requested axis. Infinities never count: whatever represents them has to be the end of a range.
+    Nor does NaN; ``has_nan``: whether there was any. ``count``: the number of values seen. ``ends``: the
+    extents of samples. ``limits``: bounds on the tensor's values in any sample.
     """
 
     low: float = math.inf
@@ -119,7 +116,7 @@ class RangeStats:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no finite number was ever seen."""
+        """Whether no finite number was seen."""
         return self.low > self.high
 
     def add_range(self, low: float, high: float, averaging_constant: float) -> None:
@@ -135,7 +132,7 @@ class RangeStats:
         self.ends.add(low, high)
 
     def alike(self) -> RangeStats:
-        """Return statistics of the same kinds in which nothing is counted yet."""
+        """Return empty statistics of the same kinds."""
         return RangeStats(
             histogram=Histogram() if self.histogram else None,
             moments={axis: Moments(axis) for axis in self.moments},
@@ -145,7 +142,7 @@ class RangeStats:
     def merge(self, sample: RangeStats, averaging_constant: float) -> None:
         """Add the statistics of the next sample, of the same kinds; ValueError if they do not fit.
 
-        The result is that of adding the sample's numbers themselves, bit for bit.
+        The result is the same, bit for bit, as adding the sample's numbers.
         """
         self.add_range(sample.low, sample.high, averaging_constant)
         self.count += sample.count
@@ -159,30 +156,30 @@ class RangeStats:
 def joined(parts: Sequence[RangeStats]) -> RangeStats:
     """Return the statistics of the samples of several parts, of the same kinds and the same tensor.
 
-    They are those of the samples one by one, but for sums, whose terms have another order, and for moving
+    They equal those of the single samples, except for sums, whose terms have another order, and for moving
     averages, which are the mean of those of the parts.
     """
-    whole = parts[0].alike()
+    total = parts[0].alike()
     for part in parts:
-        whole.low, whole.high = min(whole.low, part.low), max(whole.high, part.high)
-        whole.count += part.count
-        whole.has_nan |= part.has_nan
-        whole.ends.merge(part.ends)
-        if whole.histogram and part.histogram:
-            whole.histogram.merge(part.histogram)
+        total.low, total.high = min(total.low, part.low), max(total.high, part.high)
+        total.count += part.count
+        total.has_nan |= part.has_nan
+        total.ends.merge(part.ends)
+        if total.histogram and part.histogram:
+            total.histogram.merge(part.histogram)
         for axis, moments in part.moments.items():
-            whole.moments[axis].merge(moments)
+            total.moments[axis].merge(moments)
     averages = [part.average for part in parts if part.average is not None]
     if averages:
         low, high = np.mean(averages, axis=0).tolist()
-        whole.average = low, high
-    return whole
+        total.average = low, high
+    return total
 
 
 def add_to_all(collectors: Sequence[RangeStats], x: NDArray[np.float32], averaging_constant: float) -> None:
-    """Add the numbers of a sample to several statistics of one tensor, with moments of the same axes.
+    """Add the numbers of a sample to several statistics of one tensor, with moments along the same axes.
 
-    ValueError when they do not fit the moments.
+    ValueError if they do not fit the moments.
     """
     low, high = _range(x)
     has_nan, is_finite = math.isnan(low), math.isfinite(low) and math.isfinite(high)
@@ -204,7 +201,7 @@ def add_to_all(collectors: Sequence[RangeStats], x: NDArray[np.float32], averagi
 
 
 def _finite_range(x: NDArray[np.float32]) -> tuple[float, float]:
-    """Return lowest and highest finite number, (inf, -inf) without any, of a piece at a time."""
+    """Return lowest and highest finite number of a slice, (inf, -inf) without any."""
     numbers = x.reshape(-1)
     pieces = (numbers[i : i + _SLICE] for i in range(0, x.size, _SLICE))
     ranges = [(math.inf, -math.inf), *(_range(piece[np.isfinite(piece)]) for piece in pieces)]

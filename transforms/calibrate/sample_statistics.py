@@ -1,4 +1,4 @@
-"""The statistics of the tensors of one sample, made tensor by tensor while the model runs.
+"""Statistics of a sample's tensors, computed tensor by tensor while the model runs.
 
 No tensor leaves the model, and none lives longer than in a run without statistics.
 """
@@ -27,24 +27,24 @@ from transforms.runtime.session import RunOptions
 Statistics = dict[str, RangeStats]
 
 Into = Callable[[str, str], Sequence[RangeStats]]
-"""Called with the name of a sample and that of a tensor: the statistics that its numbers are added to."""
+"""Called with the names of a sample and a tensor; returns the statistics to which numbers are added."""
 
 _SMALL_TENSORS = 200_000_000
-"""Bytes of all tensors of a small sample up to which these may live longer, for the speed of convolutions on
-blocks of channels."""
+"""Bytes of all tensors of a small sample up to which these may live longer, so that convolutions can run on
+blocks of channels, which is faster."""
 
 _BLOCKED = frozenset(["Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"])
 """Operators that the runtime computes on blocks of channels."""
 
 _PRODUCTS = frozenset(["MatMul", "Gemm"])
-"""Operators that it does not; where these are as many, blocks save little time."""
+"""Operators that it does not; if there are as many of these, blocks save little time."""
 
 _FEW = 5000
-"""Tensors of a model up to which it is brought into such blocks: the time for that is in their square."""
+"""Tensors of a model up to which it is converted to such blocks, in time that grows with their square."""
 
 
 def no_statistics(names: Iterable[str], channels: Iterable[TensorAxis], *, histogram: bool) -> Statistics:
-    """Return what is wanted of each tensor, with nothing counted: moments along the axes of some of them."""
+    """Return empty statistics for each tensor, with moments along the axes of some of them."""
     channels = list(channels)
     asked = dict.fromkeys((*names, *(name for name, _ in channels)))
     wanted = {name: RangeStats(histogram=Histogram() if histogram else None) for name in asked}
@@ -54,7 +54,7 @@ def no_statistics(names: Iterable[str], channels: Iterable[TensorAxis], *, histo
 
 
 class SampleStatistics:
-    """A model that makes statistics of its tensors, those of each sample anew."""
+    """A model that computes statistics of its tensors for each sample."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class SampleStatistics:
         options: CalibrationOptions,
         run: RunOptions | None,
     ) -> None:
-        """Open the model; ``wanted``: empty statistics by the tensor's name, of what is to be found.
+        """Open the model; ``wanted``: empty statistics by tensor name, for what is to be measured.
 
-        Constants among them are passed over, outputs of the model looked at for NaN.
+        Constants among them are skipped, outputs of the model checked for NaN.
         """
         self._graph, self._wanted, self._options, self._run = graph, wanted, options, run
         self._outputs = set(float_outputs(graph))
@@ -81,14 +81,14 @@ class SampleStatistics:
         self._small: dict[Shapes, bool] = {}
 
     def nothing_of(self, name: str) -> RangeStats:
-        """Return statistics of what is wanted of a tensor, with nothing counted."""
+        """Return empty statistics of the kinds wanted for a tensor."""
         return self._wanted[name].alike()
 
     def is_small(self, sample: str, feed: Mapping[str, np.ndarray]) -> bool:
-        """Return whether tensors of a sample may live longer than they are read, for they are small.
+        """Return whether a sample is small enough that tensors may live longer than until they are read.
 
-        Not without operators that gain by it. The first sample of its shapes decides: to know sizes that
-        depend on numbers takes a run of the model. Raises ValueError if that fails.
+        False without operators that gain by it. The first sample with its shapes decides, since sizes that
+        depend on numbers take a run of the model. Raises ValueError if that fails.
         """
         key = shapes_of(feed)
         if key not in self._small:
@@ -100,9 +100,9 @@ class SampleStatistics:
         return self._small[key]
 
     def _model(self, small: bool) -> InstrumentedModel[str]:
-        """Return the model for samples, small ones or others, in which no tensor lives longer than needed."""
+        """Return the model for small samples, or the one in which no tensor lives longer than needed."""
         if small not in self._models:
-            self._models.clear()  # one is open at a time
+            self._models.clear()  # only one is open at a time
             run = replace(self._run or RunOptions(), blocked=small, spin=False)
             self._models[small] = InstrumentedModel(self._graph, [], run, watched=self._all)
         return self._models[small]
@@ -110,13 +110,12 @@ class SampleStatistics:
     def of(
         self, sample: str, feed: Mapping[str, np.ndarray], into: Into, *, small: bool | None = None
     ) -> None:
-        """Add the numbers of each tensor to statistics when it is made, so that one at a time is in memory.
+        """Add the numbers of each tensor to statistics as it is computed, so that one at a time is in memory.
 
-        ``small``: what ``is_small`` says, where another process has found it: numbers may depend on it.
-        NaN and sentinels (:mod:`transforms.plan.sentinels`) are left out. Raises
-        ValueError for NaN in an output of the model, for channels that differ from those of the samples
-        before, and if the model fails; for a limit of memory before the run. Statistics are then those of
-        some tensors alone.
+        ``small``: the result of ``is_small`` from another process: numbers may depend on it. NaN and
+        sentinels (:mod:`transforms.plan.sentinels`) are left out. Raises ValueError for NaN in an output of
+        the model, for channels that differ from those of earlier samples, and if the model fails; for a
+        memory limit before the run. Statistics are then incomplete.
         """
         refused = dict[str, Refused]()
 
@@ -143,7 +142,7 @@ class SampleStatistics:
             raise (error if cause is None else ValueError(f"sample '{sample}', {cause}")) from error
 
     def _numbers(self, name: str, array: np.ndarray) -> np.ndarray:
-        """Return an array with infinities in the places of sentinels."""
+        """Return an array in which sentinels are replaced by infinities."""
         if name not in self._bounds:
             return array
         low, high = self._bounds[name]
@@ -164,9 +163,9 @@ class SampleStatistics:
 def _measure(
     graph: gs.Graph, run: RunOptions | None, names: Collection[str], feed: Mapping[str, np.ndarray]
 ) -> dict[str, int]:
-    """Return the bytes of tensors in a run in which none lives longer than it is read.
+    """Return the bytes of tensors in a run in which none lives longer than until it is read.
 
-    A method would keep its object, and with that the memory of a session, until Python looks for cycles.
+    As a method it would keep its object alive, and with it a session's memory, until garbage collection.
     """
     sizes: dict[str, int] = {}
 
@@ -179,7 +178,7 @@ def _measure(
 
 
 class Refused(ValueError):
-    """Statistics cannot be made of an array; ``is_nan``: because it holds NaN."""
+    """An array cannot be added to statistics; ``is_nan``: because it holds NaN."""
 
     def __init__(self, message: str, is_nan: bool = False) -> None:
         """Say why."""

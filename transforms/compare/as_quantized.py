@@ -1,4 +1,4 @@
-"""The float model of a comparison in the form that was quantized: layers are folded and fused alike."""
+"""Bring the float model of a comparison into the form that was quantized: folded and fused alike."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from transforms.conversion.float_reference import float_reference
 
 
 def as_quantized(float_graph: gs.Graph, quantized_graph: gs.Graph, load: Callable[[], gs.Graph]) -> gs.Graph:
-    """Return the float model in that form, so that a folded layer is matched to what it was folded into.
+    """Return the float model in that form, so that folded layers are matched to their result.
 
-    It is ``float_graph`` itself where the form has other inputs or outputs, or where the record of the
-    quantized model is that of another float model. ``load`` reads the float model anew.
+    Returns ``float_graph`` itself if the form has other inputs or outputs, or if the quantized model's
+    record is of another float model. ``load`` reads the float model again.
     """
     try:
         found = float_reference(load, quantized_graph)

@@ -1,4 +1,4 @@
-"""Everything that is measured of a quantized model beside its float model, for a report."""
+"""Everything that a report measures of a quantized model against its float model."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from transforms.run.run_model import open_model
 __all__ = ["Data", "ModelComparison", "compare_models", "worst_layers"]
 
 Progress = Callable[[Iterable, str], Iterable]
-"""Wraps an iterable of samples to show how far it is; the second argument says what is being done."""
+"""Wraps an iterable of samples to show progress; the second argument names the task."""
 
 
 @dataclass
 class ModelComparison:
     """The two models and their differences; ``histograms`` belong to ``worst``, in order.
 
-    ``view``: how outputs were compared; ``pooled``: of each output that has numbers in both, all samples as
-    if they were one.
+    ``view``: how outputs were compared; ``pooled``: sums over all samples for each output that has numbers
+    in both models.
     """
 
     models: tuple[ModelDescription, ModelDescription]
@@ -56,7 +56,7 @@ class ModelComparison:
 
     @property
     def output_sqnr(self) -> list[tuple[str, float]]:
-        """The outputs with their SQNR in dB, of all samples pooled, the worst first; without caches."""
+        """The outputs with their SQNR in dB, pooled over all samples, the worst first; without caches."""
         found = [(name, sums.sqnr()) for name, sums in self.pooled.items() if name not in self.view.caches]
         return sorted(found, key=lambda one: one[1])
 
@@ -64,13 +64,12 @@ class ModelComparison:
 def compare_models(
     float_path: Path, quantized_path: Path, data: Data, *, worst: int = 6, progress: Progress | None = None
 ) -> ModelComparison:
-    """Run both models on all samples and return what differs, with histograms of the ``worst`` layers.
+    """Run both models on all samples and return their differences, with histograms of the ``worst`` layers.
 
-    The samples are read three times (results, layers, histograms) and never kept. Raises ValueError when the
-    models have different inputs or outputs, or are in each other's place, and as ``open_model`` and
-    ``Samples`` do.
+    The samples are read three times (results, layers, histograms) and never kept. Raises ValueError if the
+    models have different inputs or outputs, or are swapped, and as ``open_model`` and ``Samples`` do.
     """
-    progress = progress or (lambda samples, what: samples)
+    progress = progress or (lambda samples, task: samples)
     graphs = model_io.load(float_path), model_io.load(quantized_path)
     refuse_swapped(*graphs, float_path.name, quantized_path.name)
     view = output_view(graphs[0])
@@ -85,7 +84,7 @@ def compare_models(
     both = SideBySide(*graphs, matches, data.options)
     samples = data.samples(inputs)
     layers = both.collect(matches, progress(samples, "layers"))
-    chosen = [one for kind in (False, True) for one in worst_layers(layers, worst, weights=kind)]
+    chosen = [layer for kind in (False, True) for layer in worst_layers(layers, worst, weights=kind)]
     histograms = _histograms(both, chosen, progress(samples, "histograms"))
     costs = measure_both(float_path, quantized_path, data)
     return ModelComparison(
@@ -94,7 +93,7 @@ def compare_models(
 
 
 def worst_layers(layers: Sequence[LayerStatistics], count: int, *, weights: bool) -> list[LayerStatistics]:
-    """Return the layers of lowest SQNR among weights or activations; those without an error are left out."""
+    """Return the layers of lowest SQNR among weights or activations; layers without an error are left out."""
     known = [one for one in layers if one.match.is_weight == weights and math.isfinite(one.total.sqnr())]
     known = [one for one in known if one.total.count]
     return sorted(known, key=lambda one: one.total.sqnr())[:count]
@@ -108,7 +107,7 @@ def _compare_results(
     progress: Progress,
     pooled: dict[str, Sums],
 ) -> tuple[list[Comparison], int, int]:
-    """The outputs of the unchanged models, sample by sample; how many samples, how many nodes widened.
+    """Return comparisons of the original models' outputs by sample, the sample count and the widened nodes.
 
     Sums of each output over the samples are added to ``pooled``.
     """
@@ -147,41 +146,41 @@ def _compare_outputs(
     *,
     are_logits: bool = False,
 ) -> list[Comparison]:
-    """Return the comparison of an output of a sample, of a sequence one for each of its tensors.
+    """Return the comparison of an output of a sample; for a sequence one for each of its tensors.
 
-    Where numbers decide how many rows or tensors there are, it has no metrics.
+    If numbers decide how many rows or tensors there are, it has no metrics.
     """
     if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
         if left.shape == right.shape:
-            found = compare_arrays(name, output, left, right, are_logits=are_logits)
-            if found.is_finite and not found.has_integers:
+            metrics = compare_arrays(name, output, left, right, are_logits=are_logits)
+            if metrics.is_finite and not metrics.has_integers:
                 if are_logits and left.ndim:
                     left, right = row_centred(left), row_centred(right)
                 pooled.setdefault(output, Sums()).add(left, right)
-            return [found]
+            return [metrics]
         words = f"shape {list(left.shape)} in the float model, {list(right.shape)} in the other"
         return [without_metrics(name, output, left.shape, words)]
-    pair = [one if isinstance(one, list) else [] for one in (left, right)]
+    pair = [array if isinstance(array, list) else [] for array in (left, right)]
     if len(pair[0]) != len(pair[1]):
         words = f"{len(pair[0])} tensors in the float model, {len(pair[1])} in the other"
         return [without_metrics(name, output, (), words)]
     both = enumerate(zip(*pair, strict=True))
     return [
-        one
+        comparison
         for i, (first, second) in both
-        for one in _compare_outputs(name, f"{output}[{i}]", first, second, pooled)
+        for comparison in _compare_outputs(name, f"{output}[{i}]", first, second, pooled)
     ]
 
 
 def _histograms(
     both: SideBySide, layers: Sequence[LayerStatistics], samples: Iterable
 ) -> list[GridHistogram]:
-    histograms = [GridHistogram(one.low, one.high) for one in layers]
-    pairs = [(one.match, histogram) for one, histogram in zip(layers, histograms, strict=True)]
+    histograms = [GridHistogram(layer.low, layer.high) for layer in layers]
+    pairs = [(layer.match, histogram) for layer, histogram in zip(layers, histograms, strict=True)]
     pending = []
     for match, histogram in pairs:
-        if found := both.stored(match):
-            histogram.add(*found[:2])
+        if arrays := both.stored(match):
+            histogram.add(*arrays[:2])
         else:
             pending.append((match, histogram))
     for _, feed in samples:

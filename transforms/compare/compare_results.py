@@ -1,4 +1,4 @@
-"""Comparing two folders of results file by file, and summing the comparison up."""
+"""Compare two folders of results file by file, and summarize."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from transforms.files.spelling import spelled
 from transforms.run.array_files import find_files, is_litter, natural_order, read_array
 
 _SHOWN = 3
-"""How many names of files an error lists."""
+"""Number of file names in an error."""
 
 
 @dataclass(frozen=True)
 class ResultMetric:
-    """A metric by the name of its field in ``Comparison``, its wording, and what its worst value is."""
+    """A metric: the name of its field in ``Comparison``, its label, and how its worst value is found."""
 
     field: str
     label: str
@@ -42,7 +42,7 @@ METRICS = (
 
 @dataclass(frozen=True)
 class ResultPair:
-    """Two files to compare; ``output`` is the sub-folder they lie in, "" for the folder itself."""
+    """Two files to compare; ``output`` is their sub-folder, "" for the folder itself."""
 
     name: str
     output: str
@@ -50,13 +50,13 @@ class ResultPair:
     quantized: Path
 
     def is_of(self, output: str) -> bool:
-        """Return whether these are results of the output of a name, or of the only one."""
+        """Return whether these are results of an output with this name, or of the only output."""
         return self.output in ("", output)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The metrics of one pair: NaN where an element is not finite, ``ssim`` None where it is left out.
+    """The metrics of one pair: NaN if an element is not finite, ``ssim`` None if it is left out.
 
     ``has_integers``: the baseline holds integers or booleans, such as class numbers. ``mismatch``: why the
     elements of the two do not correspond; no metric has a value then.
@@ -97,7 +97,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Top1:
-    """Shares (0..1) of rows with the largest element at the label, and at the same place in both results."""
+    """Shares (0..1) of rows whose largest element is at the label, and at the same place in both results."""
 
     baseline: float
     quantized: float
@@ -106,11 +106,11 @@ class Top1:
 
 
 def pair_files(baseline: Path, quantized: Path, *, allow_missing: bool = False) -> list[ResultPair]:
-    """Return the pairs of files of one name in two folders and in their sub-folders, in natural order.
+    """Return the pairs of files with the same name in two folders and their sub-folders, in natural order.
 
     A sub-folder holds the results of one output of a model. Raises FileNotFoundError for a missing or empty
-    folder, ValueError when the folders hold different names, unless ``allow_missing`` (then the common ones
-    count, and there must be one).
+    folder, ValueError if the folders hold different names, unless ``allow_missing`` (then the common ones
+    are used, and there must be one).
     """
     left, right = _files_by_output(baseline), _files_by_output(quantized)
     for folder, files in ((baseline, left), (quantized, right)):
@@ -131,7 +131,7 @@ def compare(
     """Yield the comparison of each pair, in order; several threads read and compare.
 
     ``peak`` is that of PSNR and SSIM, see ``ops.metrics``. ``logits``: the output that is compared without
-    the mean of each row. Raises ValueError naming the file when one cannot be read or compared.
+    the mean of each row. Raises ValueError naming the file if it cannot be read or compared.
     """
     executor = ThreadPoolExecutor(max_workers=os.cpu_count())
     try:
@@ -161,7 +161,7 @@ def compare_arrays(
 ) -> Comparison:
     """Return the comparison of quantized y with baseline x; ValueError when their shapes differ.
 
-    ``are_logits``: they are compared without the mean of each row, and have no SSIM.
+    ``are_logits``: compare without the mean of each row, and without SSIM.
     """
     if are_logits and x.ndim and y.ndim:
         x, y = metrics.row_centred(x), metrics.row_centred(y)
@@ -187,33 +187,33 @@ def compare_arrays(
 
 
 def without_metrics(name: str, output: str, shape: tuple[int, ...], mismatch: str) -> Comparison:
-    """Return a comparison of results that have no element for each other."""
+    """Return a comparison of results whose elements do not correspond."""
     nan = math.nan
     return Comparison(name, output, shape, nan, nan, nan, None, nan, mismatch, 0, 0, mismatch=mismatch)
 
 
 def summarize(comparisons: Sequence[Comparison]) -> Summary:
-    """Return mean and worst value of each metric over the comparisons in which it is not NaN or left out.
+    """Return mean and worst value of each metric over the comparisons in which it is defined.
 
-    Integers beside other numbers do not enter: class numbers are equal, or of no distance. Nor do results
-    without an element, as of a picture in which nothing is found, beside others.
+    Integers are left out if there are other numbers: class numbers are equal, or have no distance. So are
+    empty results, such as those of a picture without detections, if there are others.
     """
-    comparisons = [one for one in comparisons if not one.has_integers] or comparisons
-    comparisons = [one for one in comparisons if math.prod(one.shape)] or comparisons
+    comparisons = [comparison for comparison in comparisons if not comparison.has_integers] or comparisons
+    comparisons = [comparison for comparison in comparisons if math.prod(comparison.shape)] or comparisons
     mean: dict[str, float | None] = {}
     worst: dict[str, float | None] = {}
     for metric in METRICS:
-        values = [getattr(one, metric.field) for one in comparisons]
-        known = [value for value in values if value is not None and not math.isnan(value)]
-        mean[metric.field] = sum(known) / len(known) if known else None
-        worst[metric.field] = metric.worst(known) if known else None
+        values = [getattr(comparison, metric.field) for comparison in comparisons]
+        defined = [value for value in values if value is not None and not math.isnan(value)]
+        mean[metric.field] = sum(defined) / len(defined) if defined else None
+        worst[metric.field] = metric.worst(defined) if defined else None
     return Summary(mean, worst)
 
 
 def output_sqnr(comparisons: Sequence[Comparison]) -> list[tuple[str, float]]:
-    """Return each output with its SQNR, the mean over the samples in dB, the worst first.
+    """Return each output with its SQNR, averaged over samples in dB, the worst first.
 
-    Samples with NaN are left out, and outputs of integers beside others.
+    Samples with NaN are left out, and outputs of integers if there are others.
     """
     found = {
         output: summarize([one for one in comparisons if one.output == output]).mean["sqnr"]
@@ -225,8 +225,8 @@ def output_sqnr(comparisons: Sequence[Comparison]) -> list[tuple[str, float]]:
 def top1(pairs: Sequence[ResultPair], labels: np.ndarray) -> Top1:
     """Return accuracy of both results and their agreement; labels [n] of integers.
 
-    Each array is scores over classes along its last axis, the rows of all files in order belonging to the
-    labels in order. Raises ValueError when their numbers differ or there is more than one output.
+    Each array holds scores over classes along its last axis; the rows of all files in order belong to the
+    labels in order. Raises ValueError if their numbers differ or there is more than one output.
     """
     outputs = sorted({pair.output for pair in pairs})
     if len(outputs) > 1:
@@ -246,7 +246,7 @@ def top1(pairs: Sequence[ResultPair], labels: np.ndarray) -> Top1:
 
 
 def result_folders(folder: Path) -> list[Path]:
-    """Return a folder of results, and those of single outputs in it, in natural order.
+    """Return a folder of results, and its sub-folders for single outputs, in natural order.
 
     Raises OSError when it cannot be listed.
     """

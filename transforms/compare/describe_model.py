@@ -1,4 +1,4 @@
-"""What a model is: size, operators, and the number formats in use."""
+"""Describe a model: size, operators, and the number formats in use."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from transforms.judge.decisions import KEY
 class ModelDescription:
     """Name and bytes of the files, and counts over the graph and all graphs nested in it.
 
-    ``weights`` maps a stored element type to the number of values in it; ``roundings`` a format to the number
-    of nodes that round to it. ``record``: what was tried to make it, in words.
+    ``weights`` maps a stored element type to the number of values with it; ``roundings`` a format to the
+    number of nodes that round to it. ``record``: what was tried to make the model, in words.
     """
 
     name: str

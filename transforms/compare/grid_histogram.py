@@ -1,4 +1,4 @@
-"""Histograms of a tensor before and after quantization, and a close look at the grid it falls on."""
+"""Histograms of a tensor before and after quantization, and a close-up of its grid."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 _BINS = 96
 _ZOOM_BINS = 72
 _ZOOM_REACH = 10
-"""Grid values to either side of the centre of the close look."""
+"""Grid values on either side of the close-up's centre."""
 _ZOOM_QUANTILE = 0.75
-"""Where the centre lies among the magnitudes: the finest values of a float grid are too dense to see."""
+"""Quantile of magnitudes at the centre: the finest values of a float grid are too dense to see."""
 _FINEST = 2.0**-20
-"""Of a large number, how much of it is shown on either side: float64 still tells bins of that apart."""
+"""Share of a large number that is shown on either side: float64 still separates bins of that width."""
 _SLICE = 1 << 20
 """Values that are counted at a time, in float64: 8 MiB."""
 
@@ -19,13 +19,13 @@ _SLICE = 1 << 20
 class GridHistogram:
     """Counts of float values (``original``) and quantized values (``rounded``) over fixed ``edges``.
 
-    The close look has ``zoom_edges`` around some ten neighbours of a typical value of the first arrays added,
+    The close-up has ``zoom_edges`` around some ten neighbours of a typical value of the first arrays added,
     ``zoom_original`` counts, and in ``zoom_grid`` the quantized values that occur there with their counts.
-    Memory does not grow with the number of arrays: a grid too dense for the window is not kept.
+    Memory does not grow with the number of arrays: a grid too dense for the window is dropped.
     """
 
     def __init__(self, low: float, high: float) -> None:
-        """Take the range of the values to count; what lies outside goes to the outermost bins."""
+        """Take the range of the values to count; values outside go to the outermost bins."""
         if not low < high:
             low, high = low - _margin(low), low + _margin(low)
         self.edges = np.linspace(low, high, _BINS + 1)
@@ -38,7 +38,7 @@ class GridHistogram:
     def add(self, original: np.ndarray, rounded: np.ndarray) -> None:
         """Add the values of one sample; NaN and infinities are left out.
 
-        Of a large array the window of the close look is that of its first values.
+        The close-up window of a large array is chosen by its first values.
         """
         for start in range(0, original.size, _SLICE):
             part = slice(start, start + _SLICE)
@@ -71,12 +71,12 @@ def _counts(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def _margin(value: float) -> float:
-    """Return how much is shown on either side of a single number: 0.5, or what can be told beside it."""
+    """Return how much is shown on either side of a single number: 0.5, or what float64 can separate."""
     return max(0.5, abs(float(value)) * _FINEST)
 
 
 def _window(values: np.ndarray) -> tuple[float, float]:
-    """The range of some neighbouring grid values around a typical one, half a step more on either side."""
+    """Return the range of some grid values around a typical one, plus half a step on either side."""
     grid = np.unique(values)
     sizes = np.abs(values[values != 0])
     typical = np.quantile(sizes, _ZOOM_QUANTILE) if sizes.size else 0.0

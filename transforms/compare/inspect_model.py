@@ -1,4 +1,4 @@
-"""What a model is and what it needs, seen without its weights in memory."""
+"""Inspect a model and its requirements without loading its weights."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _BUILT_IN = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 
 @dataclass
 class Inspection:
-    """What a model is.
+    """Properties of a model.
 
-    ``files``: bytes of the model's file and of its external data, None if missing or not read, for the reason
-    in ``unread``. ``operators`` by domain.
-    ``functions``: how many of each kind, and their bytes. ``weights`` and ``activations`` by format;
-    ``are_sizes_known`` tells whether all sizes of the latter are. ``rounded_weights``: constants that nodes
-    round in every run. ``runs``: by provider of this ONNX Runtime, None or why not; None altogether if not
-    tried. ``libraries``: domains with operators that are neither built in nor functions of the model.
+    ``files``: bytes of the model's file and of its external data, None if missing or not read, with the
+    reason in ``unread``. ``operators`` by domain. ``functions``: how many of each kind, and their bytes.
+    ``weights`` and ``activations`` by format; ``are_sizes_known``: whether all sizes of activations are
+    known. ``rounded_weights``: constants that nodes round in every run. ``runs``: by provider of this ONNX
+    Runtime, None if it runs, or the reason why not; empty if not tried. ``libraries``: domains with
+    operators that are neither built in nor functions of the model.
     """
 
     source: Path | onnx.ModelProto
@@ -66,26 +66,26 @@ class Inspection:
 
     @property
     def path(self) -> Path:
-        """The file, or what stands for it."""
+        """The file, or a placeholder for a model in memory."""
         return self.source if isinstance(self.source, Path) else IN_MEMORY
 
     @property
     def bytes(self) -> int:
-        """Bytes of the files that are there."""
+        """Bytes of the existing files."""
         return sum(size or 0 for size in self.files.values())
 
     @property
     def weight_bits(self) -> float:
-        """Bits per element of all weights together, shapes and indices aside."""
+        """Bits per element over all weights, without shapes and indices."""
         rows = [row for row in self.weights.values() if row.is_weight]
         elements = sum(row.elements for row in rows)
         return 8 * sum(row.bytes for row in rows) / elements if elements else 0.0
 
 
 def inspect_model(source: Path | onnx.ModelProto, *, run: bool = True) -> Inspection:
-    """Return what a model is, in a file or in memory; ``run``: also try which providers take it.
+    """Return the properties of a model in a file or in memory; ``run``: also try providers.
 
-    Any ONNX model, also with external data that are missing. Raises ModelError for other files, OSError.
+    Accepts any ONNX model, also with missing external data. Raises ModelError for other files, OSError.
     """
     file = read_light(source)
     model = file.model
@@ -115,7 +115,7 @@ def inspect_model(source: Path | onnx.ModelProto, *, run: bool = True) -> Inspec
 
 
 def _run(found: Inspection, file: LightFile, *, tried: bool) -> None:
-    """Fill in what is known of a model whose weights are inputs: computed tensors, and who runs it."""
+    """Fill in the computed tensors of a model whose weights are inputs, and which providers run it."""
     hollow, inferred = _inferred(file)
     tensors = RoundedTensors(_with_constants(inferred, file.model, _stored(file.model)))
     found.activations, found.are_sizes_known = tensors.rows()
@@ -126,12 +126,12 @@ def _run(found: Inspection, file: LightFile, *, tried: bool) -> None:
 
 
 def with_types(file: LightFile) -> onnx.ModelProto:
-    """Return a model with the types and shapes that can be inferred, its large constants without data."""
+    """Return a model with inferred types and shapes, its large constants without data."""
     return _with_constants(_inferred(file)[1], file.model, _stored(file.model))
 
 
 def _inferred(file: LightFile) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """Return a model whose weights are inputs, and one with inferred types: as it is where that fails."""
+    """Return a model whose weights are inputs, and one with inferred types, or unchanged if that fails."""
     hollow = onnx.ModelProto()
     hollow.CopyFrom(file.model)
     try:
@@ -144,7 +144,7 @@ def _inferred(file: LightFile) -> tuple[onnx.ModelProto, onnx.ModelProto]:
 def _with_constants(
     inferred: onnx.ModelProto, model: onnx.ModelProto, stored: Mapping[str, int]
 ) -> onnx.ModelProto:
-    """Give an inferred model its large initializers again, by name and type alone."""
+    """Add the large initializers to an inferred model again, with name and type but no data."""
     known = {tensor.name for tensor in inferred.graph.initializer}
     for tensor in model.graph.initializer:
         if tensor.name in stored and tensor.name not in known:
@@ -166,7 +166,7 @@ def _functions(model: onnx.ModelProto) -> dict[str, tuple[int, int]]:
 
 
 def _libraries(model: onnx.ModelProto) -> list[str]:
-    """Return the domains whose operators need a library: this package's last, if it is one of them."""
+    """Return the domains whose operators need a library; this package's is last."""
     made = {(function.domain, function.name) for function in model.functions}
     called = {(node.domain, node.op_type) for node in each_node(model.graph)} - made
     domains = {domain for domain, _ in called}
@@ -187,7 +187,7 @@ def _block_formats(scheme: Scheme | None) -> list[Format]:
 
 
 def type_text(value: onnx.ValueInfoProto) -> str:
-    """Return type and shape in words, such as ``float32[N, 3, 224, 224]``."""
+    """Return type and shape as text, such as ``float32[N, 3, 224, 224]``."""
     if value.type.WhichOneof("value") != "tensor_type":
         return str(value.type.WhichOneof("value") or "unknown").removesuffix("_type")
     kind = value.type.tensor_type

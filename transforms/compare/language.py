@@ -1,4 +1,4 @@
-"""What a language model loses, in figures of its field: from logits of a model and of its float model."""
+"""Losses of a language model in the field's figures, from its logits and those of its float model."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from transforms.files.named_file import named
 from transforms.run.array_files import read_array
 from transforms.run.samples import IDS
 
-_ROWS = 64  # of logits that are looked at together: a vocabulary has 150,000 numbers
+_ROWS = 64  # logits per block: a vocabulary has 150,000 numbers
 
 
 @dataclass(frozen=True)
 class Language:
-    """Figures over so many ``tokens``.
+    """Figures over a number of ``tokens``.
 
-    ``kl``: Kullback-Leibler divergence from the float model, in nats a token. ``same``: share of the tokens
-    (0 to 1) whose most likely next one is the same. ``perplexity``: of both models, None without the texts.
+    ``kl``: Kullback-Leibler divergence from the float model, in nats per token. ``same``: share of tokens (0
+    to 1) with the same most likely successor. ``perplexity``: of both models, None without the texts.
     """
 
     tokens: int
@@ -36,10 +36,10 @@ class Language:
 
 @dataclass(frozen=True)
 class Greedy:
-    """What two models wrote, ``texts`` of so many ``tokens``, each by its own most likely tokens.
+    """Texts written by two models, ``texts`` of ``tokens`` each, by their own most likely tokens.
 
-    ``same``: share of the places (0 to 1) with the same token. ``first``: how many tokens are the same before
-    the first other one, in the mean over texts.
+    ``same``: share of positions (0 to 1) with the same token. ``first``: number of tokens before the first
+    difference, averaged over texts.
     """
 
     texts: int
@@ -49,29 +49,28 @@ class Greedy:
 
 
 def compare_tokens(pairs: Sequence[ResultPair]) -> Greedy:
-    """Return how far texts agree that two models wrote: results of integers [texts, tokens].
+    """Return how far texts written by two models agree: results of integers [texts, tokens].
 
-    Raises ValueError for other results, or texts of several lengths.
+    Raises ValueError for other results, or texts with different lengths.
     """
     arrays = [(read_array(pair.baseline), read_array(pair.quantized)) for pair in pairs]
     shape = arrays[0][0].shape
     for pair, both in zip(pairs, arrays, strict=True):
-        for one in both:
-            if one.ndim != len(shape) or one.shape[-1] != shape[-1] or one.dtype.kind not in "iu":
-                raise ValueError(f"'{pair.quantized}': {one.dtype} {list(one.shape)} beside {list(shape)}")
-    same = np.concatenate([np.atleast_2d(one == other) for one, other in arrays])
+        for ids in both:
+            if ids.ndim != len(shape) or ids.shape[-1] != shape[-1] or ids.dtype.kind not in "iu":
+                raise ValueError(f"'{pair.quantized}': {ids.dtype} {list(ids.shape)} beside {list(shape)}")
+    same = np.concatenate([np.atleast_2d(left == right) for left, right in arrays])
     texts, tokens = same.shape
     return Greedy(texts, tokens, float(same.mean()), float(same.cumprod(1).sum(1).mean()))
 
 
 def compare_logits(pairs: Sequence[ResultPair], output: str, texts: Path | None = None) -> Language:
-    """Return what results of an output that holds logits [..., tokens, vocabulary] say.
+    """Return figures from results of an output with logits [..., tokens, vocabulary].
 
-    ``output``: its name; results of a single output have none. ``texts``: a folder with the tokens that each
-    result belongs to, of the same name: .npy, of which each row may be a text, or .npz with ``input_ids``; or
-    one .npy file, with the text of the result of each number. The next token of each, the last of a text
-    aside, gives the perplexity. Raises ValueError for results
-    without such an output, or that do not fit.
+    ``output``: its name; results of a single output have none. ``texts``: a folder with the tokens of each
+    result, by the same name: .npy, in which each row may be a text, or .npz with ``input_ids``; or one .npy
+    file, with one text for each result in order. The next token of each, except for the last of a text,
+    gives the perplexity. Raises ValueError for results without such an output, or that do not fit.
     """
     chosen = [pair for pair in pairs if pair.is_of(output)]
     if not chosen:
@@ -102,19 +101,21 @@ def _rows(path: Path) -> AnyArray:
 
 
 def _parts(
-    one: AnyArray, other: AnyArray, following: AnyArray | None
+    float_logits: AnyArray, quantized_logits: AnyArray, following: AnyArray | None
 ) -> Iterator[tuple[Float64Array, Float64Array]]:
-    """Yield counts, divergences and agreements of some rows, and the losses of both at what follows."""
-    for first in range(0, len(one), _ROWS):
+    """Yield counts, divergences and agreements of blocks of rows, and both losses at the following token."""
+    for first in range(0, len(float_logits), _ROWS):
         rows = slice(first, first + _ROWS)
-        p, q = log_softmax(one[rows]), log_softmax(other[rows])
+        p, q = log_softmax(float_logits[rows]), log_softmax(quantized_logits[rows])
         kl = (np.exp(p) * (p - q)).sum()
         same = (p.argmax(-1) == q.argmax(-1)).sum()
         losses = np.zeros((0, 2))
         if following is not None:
             ids = following[rows]
-            known = np.flatnonzero(ids >= 0)
-            losses = -np.stack([p[known, ids[known]], q[known, ids[known]]], -1)
+            following_rows = np.flatnonzero(ids >= 0)
+            losses = -np.stack(
+                [p[following_rows, ids[following_rows]], q[following_rows, ids[following_rows]]], -1
+            )
         yield np.array([len(p), kl, same]), losses
 
 

@@ -1,4 +1,4 @@
-"""A model's file without its weights, to be looked at: external data may be missing."""
+"""Read a model's file without its weights; external data may be missing."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from transforms.model.read_model import ModelError, read_bytes, tensors
 _LARGEST_FILE = (1 << 31) - 1
 
 IN_MEMORY = Path("model in memory")
-"""What stands for the path of a model that lies in no file."""
+"""Placeholder for the path of a model that is not in a file."""
 
 
 @dataclass(frozen=True)
 class LightFile:
-    """A model whose large initializers have no data, those that are in files by name, and the files.
+    """A model whose large initializers have no data, those in files by name, and the files.
 
-    ``files`` are the model's and those of external data with their bytes, None for a file that is missing,
-    or not read for another reason: ``unread`` has it by name. A model in memory has the path ``IN_MEMORY``.
+    ``files``: the model's file and those of external data with their bytes, None for a file that is missing,
+    or not read for the reason in ``unread``. A model in memory has the path ``IN_MEMORY``.
     """
 
     path: Path
@@ -40,7 +40,7 @@ class LightFile:
 
 
 def read_light(source: Path | onnx.ModelProto) -> LightFile:
-    """Return what is to be seen of a model. Raises ModelError for other files, OSError without access."""
+    """Read the visible parts of a model. Raises ModelError for other files, OSError without access."""
     path = source if isinstance(source, Path) else IN_MEMORY
     content = _content(source)
     try:
@@ -62,12 +62,12 @@ def _content(source: Path | onnx.ModelProto) -> NDArray[np.uint8]:
         return np.frombuffer(source.SerializeToString(), np.uint8)
     if source.is_file() and 0 < source.stat().st_size <= _LARGEST_FILE:
         return map_file(source)
-    read_bytes(source)  # raises what it has to
+    read_bytes(source)  # raises the appropriate error
     raise ModelError(f"'{source}' is not an ONNX model: it is empty")
 
 
 def _add_external(light: LightFile, tensor: onnx.TensorProto) -> None:
-    """Note the file that a tensor names, and the tensor's array if it is large."""
+    """Record the file named by a tensor, and the tensor's array if it is large."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     try:
@@ -83,7 +83,7 @@ def _add_external(light: LightFile, tensor: onnx.TensorProto) -> None:
 
 
 def _weight(tensor: onnx.TensorProto, file: Path, entries: dict[str, str]) -> Weight | None:
-    """Return the array of a tensor in a file, or None if the file cannot hold it."""
+    """Return the array of a tensor in a file, or None if the file does not contain it."""
     try:
         offset = int(entries.get("offset", 0))
         return weight_at(map_file(file), offset, tensor) if offset >= 0 else None
@@ -92,7 +92,7 @@ def _weight(tensor: onnx.TensorProto, file: Path, entries: dict[str, str]) -> We
 
 
 def read_constant(tensor: onnx.TensorProto, mapped: Mapping[str, Weight]) -> np.ndarray | None:
-    """Return the numbers of a constant of a light file, None if its data are missing or do not fit."""
+    """Return the numbers of a constant of a light file, None if its data are missing or inconsistent."""
     if tensor.name in mapped:
         return np.asarray(load_values(mapped[tensor.name]))
     if tensor.data_location == onnx.TensorProto.EXTERNAL:

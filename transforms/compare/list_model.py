@@ -1,4 +1,4 @@
-"""The nodes and tensors of a model by name, with types and shapes, seen without its weights in memory."""
+"""List the nodes and tensors of a model by name, with types and shapes, without loading its weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INPUT, OUTPUT, CONSTANT, COMPUTED = "input", "output", "constant", "computed"
 
 @dataclass(frozen=True)
 class ListedTensor:
-    """A tensor: its name, its type with its shape, and what it is: one of the four words above."""
+    """A tensor: its name, its type with its shape, and its kind: one of the four words above."""
 
     name: str
     type: str
@@ -27,7 +27,7 @@ class ListedTensor:
 
 @dataclass(frozen=True)
 class ListedLayer:
-    """A node by the name that options and schemes take: that of its first output if it has none."""
+    """A node, by the name that options and schemes take: its own, or that of its first output."""
 
     name: str
     operator: str
@@ -37,7 +37,7 @@ class ListedLayer:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a model has, the bodies of If, Loop and Scan included, in the order of its file."""
+    """The contents of a model, including the bodies of If, Loop and Scan, in the order of its file."""
 
     layers: tuple[ListedLayer, ...]
     tensors: tuple[ListedTensor, ...]
@@ -46,21 +46,21 @@ class Listing:
 def list_model(source: Path | onnx.ModelProto) -> Listing:
     """Return the nodes and tensors of a model in a file or in memory.
 
-    Any ONNX model, also with external data that are missing. Raises ModelError for other files, OSError.
+    Accepts any ONNX model, also with missing external data. Raises ModelError for other files, OSError.
     """
     file = read_light(source)
     layers: list[ListedLayer] = []
     tensors: list[ListedTensor] = []
-    known: dict[str, ListedTensor] = {}
+    by_name: dict[str, ListedTensor] = {}
     for graph in each_graph(with_types(file).graph):
         tensors += (here := list(_tensors(graph)))
-        known |= {tensor.name: tensor for tensor in here}  # two branches may use one name
-        layers += [_layer(node, known) for node in graph.node]
+        by_name |= {tensor.name: tensor for tensor in here}  # two branches may share a name
+        layers += [_layer(node, by_name) for node in graph.node]
     return Listing(tuple(layers), tuple(tensors))
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[ListedTensor]:
-    """Yield the tensors of a graph: inputs, constants, what nodes compute, outputs among them."""
+    """Yield the tensors of a graph: inputs, constants, and outputs of nodes, some of them graph outputs."""
     types = {value.name: type_text(value) for value in (*graph.input, *graph.value_info, *graph.output)}
     stored = {tensor.name for tensor in graph.initializer}
     for value in graph.input:

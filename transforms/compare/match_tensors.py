@@ -1,4 +1,4 @@
-"""Finding, for each tensor of a float model, the tensor of a quantized model that stands for it."""
+"""Find, for each tensor of a float model, the tensor of a quantized model that replaces it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from transforms.graph.value_limits import rectifier_limits
 
 _FLOATS = frozenset({dtypes.FLOAT, dtypes.FLOAT16, int(onnx.TensorProto.DOUBLE)})
 _SUFFIXES = ("bf16", "fp16", "quantized")
-"""Names under which our conversions, and ONNX Runtime's quantizer, keep a tensor that is gone as such."""
+"""Suffixes under which our conversions, and ONNX Runtime's quantizer, keep a tensor that was replaced."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """A tensor of the float model and what stands for it in the quantized one.
+    """A tensor of the float model and its counterpart in the quantized one.
 
-    The tensors named ``original`` and ``rounded`` are compared; ``unrounded`` is the value that the quantized
-    model rounds to ``rounded``, None where it is not at hand; both are less by ``shift`` than what they stand
-    for. ``limits``: of a Relu or Clip that alone reads the tensor: what it cuts is not compared. ``layer``
-    and ``op`` are those of the producer, for a weight of the first node that uses it.
+    The tensors named ``original`` and ``rounded`` are compared; ``unrounded`` is the value that the
+    quantized model rounds to ``rounded``, None if not accessible; both are ``shift`` below the values they
+    represent. ``limits``: of a Relu or Clip that is the only reader of the tensor: values that it clips are
+    not compared. ``layer`` and ``op`` are those of the producer, for a weight of the first node that uses it.
     """
 
     name: str
@@ -49,10 +49,10 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
     Considered are the float tensors of the outermost graph: inputs, weights of more than one element, and
     outputs of nodes. A tensor is found by its name, or by the names that conversions derive from it
     (``t_bf16``, ``t_fp16``, ``t_quantized``); from there the rounding is followed: pairs of Casts, Quantize
-    and Dequantize (also the extended ones), BFP and MX nodes, a Clip before them. Tensors that a fusion has
-    removed, and those inside If, Loop and Scan, have no match. What the quantized model records as shifted
-    (:mod:`transforms.full_range.recorded_shifts`) is compared with the shift taken back; biases that took
-    the shifts are left out, since their layer's output is compared.
+    and Dequantize (also the extended ones), BFP and MX nodes, a Clip before them. Tensors removed by a
+    fusion, and those inside If, Loop and Scan, have no match. Tensors that the quantized model records as
+    shifted (:mod:`transforms.full_range.recorded_shifts`) are compared without the shift; biases that
+    absorbed shifts are left out, since their layer's output is compared.
     """
     shifts, constants = recorded_shifts(quantized_graph), Constants(float_graph)
     quantized_tensors = {tensor.name: tensor for tensor, _ in _tensors(quantized_graph)}
@@ -84,7 +84,7 @@ def match_tensors(float_graph: gs.Graph, quantized_graph: gs.Graph) -> tuple[lis
 
 
 def _tensors(graph: gs.Graph) -> Iterator[tuple[gs.Tensor, gs.Node | None]]:
-    """Each tensor of the outermost graph once, with its producer or first user, in execution order."""
+    """Yield each tensor of the outermost graph once, with its producer or first user, in execution order."""
     seen: set[int] = set()
     for tensor in graph.inputs:
         seen.add(id(tensor))
@@ -118,9 +118,9 @@ def _find(name: str, known: dict[str, gs.Tensor]) -> gs.Tensor | None:
 
 
 def _follow(start: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str]:
-    """From a tensor to its rounded value: what is rounded (if at hand), the rounded value, and the format."""
-    if found := _rounding_after(start):
-        return found
+    """Follow a tensor to its rounding; return the unrounded tensor or None, the rounded one, the format."""
+    if rounding := _rounding_after(start):
+        return rounding
     stored = dtypes.element_type(start)
     if stored not in (dtypes.FLOAT, int(onnx.TensorProto.DOUBLE)):
         return None, _widened(start) or start, type_name(stored)
@@ -138,10 +138,10 @@ def _as_it_is(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str]:
 def _follow_shifted(
     start: gs.Tensor, shift: float, is_rectified: bool
 ) -> tuple[tuple[gs.Tensor | None, gs.Tensor, str], float]:
-    """The same for a tensor that is shifted unless ``shift`` is 0, and the shift of what is found.
+    """Return the same for a tensor that is shifted unless ``shift`` is 0, and the shift of the result.
 
-    A Sub shifts it unless a layer does. The rounding after a layer is that of what a Relu made in the float
-    model if that has one there (``is_rectified``).
+    A Sub shifts it unless a layer does. The rounding after a layer is that of the output of its Relu if the
+    float model has one there (``is_rectified``).
     """
     producer = walk.producer(start)
     shifted = next((user.outputs[0] for user in start.outputs if is_shift(user)), None) if shift else None
@@ -155,12 +155,12 @@ def _follow_shifted(
 
 
 def _is_rectified(tensor: gs.Tensor) -> bool:
-    """Return whether a Relu or Clip alone reads a tensor."""
+    """Return whether the only reader of a tensor is a Relu or Clip."""
     return len(tensor.outputs) == 1 and tensor.outputs[0].op in ("Relu", "Clip")
 
 
 def _rounding_after(tensor: gs.Tensor) -> tuple[gs.Tensor | None, gs.Tensor, str] | None:
-    """The same for a tensor that is itself the outcome of a rounding, as graph outputs are."""
+    """Return the same for a tensor that is itself the result of a rounding, as graph outputs are."""
     producer = walk.producer(tensor)
     if producer is None or not producer.inputs:
         return None

@@ -1,4 +1,4 @@
-"""Time and memory of two models."""
+"""Measure time and memory of two models."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Data:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Seconds to open the model, seconds of an inference, bytes of peak memory (None: not known).
+    """Seconds to open the model, seconds of an inference, bytes of peak memory (None: unknown).
 
-    Those to open are on the wall; those of an inference are of the processor, see
+    Opening is measured in wall-clock time; inference in processor time, see
     :func:`transforms.run.turns.clock_for`.
     """
 
@@ -51,9 +51,9 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Costs:
-    """What a float model and another cost; ``ratio``: of the times of the other to those of the first.
+    """The costs of a float model and another; ``ratio``: the other's time divided by the float model's.
 
-    ``lost``: where the time goes that the other takes more.
+    ``lost``: the kernels that take the additional time.
     """
 
     before: Measurement
@@ -63,22 +63,22 @@ class Costs:
 
 
 def measure_both(first: Path, second: Path, data: Data) -> Costs:
-    """Return what two models cost on the same samples, with the same threads.
+    """Return the costs of two models on the same samples, with the same threads.
 
-    Memory and the time to open are those of a fresh process for each model. Inferences of the first sample
-    are timed here, as after a conversion: :func:`transforms.run.beside_float.time_beside_float`. Raises
-    ValueError or OSError as ``open_model`` and ``Samples`` do.
+    Memory and the time to open are measured in a fresh process for each model. Inferences of the first
+    sample are timed here, as after a conversion: :func:`transforms.run.beside_float.time_beside_float`.
+    Raises ValueError or OSError as ``open_model`` and ``Samples`` do.
     """
     costs = []
     for model in (first, second):
         with open_processes(1) as executor:
             costs.append(executor.submit(_open_and_run, model, data).result())
-    found = _timed(first, second, data)
-    one, two = (
+    timed = _timed(first, second, data)
+    before, after = (
         Measurement(load, run, peak)
-        for (load, peak), run in zip(costs, (found.before, found.made), strict=True)
+        for (load, peak), run in zip(costs, (timed.before, timed.made), strict=True)
     )
-    return Costs(one, two, found.ratio, found.lost)
+    return Costs(before, after, timed.ratio, timed.lost)
 
 
 def _timed(first: Path, second: Path, data: Data) -> BesideFloat:
@@ -89,7 +89,7 @@ def _timed(first: Path, second: Path, data: Data) -> BesideFloat:
 
 
 def _open_and_run(model: Path, data: Data) -> tuple[float, int | None]:
-    """Return the seconds to open a model, and the bytes that this and a run of each sample add."""
+    """Return the seconds to open a model, and the bytes added by that and a run of each sample."""
     before = _peak_memory()
     start = time.perf_counter()
     opened = open_model(model, data.options)
@@ -101,7 +101,7 @@ def _open_and_run(model: Path, data: Data) -> tuple[float, int | None]:
 
 
 def _peak_memory() -> int | None:
-    """The largest memory this process has had in use; Linux keeps count."""
+    """Return the peak memory of this process, as counted by Linux."""
     if not _STATUS.exists():
         return None
     lines = _STATUS.read_text(encoding="ascii").splitlines()

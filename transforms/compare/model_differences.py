@@ -1,4 +1,4 @@
-"""How two models differ, by name: operators, opsets, formats and stored numbers."""
+"""Differences of two models by name: operators, opsets, formats and stored numbers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from transforms.graph.proto_graphs import each_graph
 
 @dataclass
 class Differences:
-    """What another model has more or less of than a model.
+    """What a second model has more or less of than a first.
 
-    ``operators``: by ``domain::name``, how many more the other has. ``same``, ``changed``: names of constants
-    of both models with the same bytes, or with others; ``only_here``, ``only_there``, and those whose data
-    are missing.
+    ``operators``: by ``domain::name``, how many more the second has. ``same``, ``changed``: names of
+    constants in both models with equal or different bytes; ``only_here``, ``only_there``, and ``missing``:
+    those without data.
     """
 
     operators: dict[str, int] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Differences:
 
 
 def model_differences(first: Inspection, second: Inspection) -> Differences:
-    """Return how the second of two models differs from the first; large weights are compared in turn."""
+    """Return how the second model differs from the first; large weights are compared one at a time."""
     here, there = read_light(first.source), read_light(second.source)
     differences = Differences(operators=_operators(first, second))
     first_constants, second_constants = _constants(here), _constants(there)

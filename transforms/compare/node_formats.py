@@ -1,4 +1,4 @@
-"""The names of element types, and of the formats that nodes round to."""
+"""Names of element types, and of the formats to which nodes round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NARROW = {int(onnx.TensorProto.BFLOAT16), int(onnx.TensorProto.FLOAT16)}
 
 
 def type_name(element: int | None) -> str:
-    """Return the name of an element type as formats have it, None being unknown."""
+    """Return the name of an element type in the spelling of formats; None is unknown."""
     if element is None:
         return "unknown"
     try:
@@ -27,9 +27,9 @@ def type_name(element: int | None) -> str:
 
 
 def rounded_format(node: gs.Node) -> str:
-    """Return the name of the format that a node rounds to, "" if it rounds to none.
+    """Return the name of the format to which a node rounds, "" if it does not round.
 
-    Raises ValueError naming node and attribute for a block format that its operator refuses.
+    Raises ValueError naming node and attribute for a block format that its operator does not accept.
     """
     if fmt := block_format_of(node):
         return fmt.name
@@ -40,10 +40,10 @@ def rounded_format(node: gs.Node) -> str:
 
 
 def rounded_type(op: str, attributes: Mapping[str, Any], zero_point: int | None, output: int | None) -> int:
-    """Return the element type that a node rounds to, 0 for none."""
+    """Return the element type to which a node rounds, 0 for none."""
     if op in QUANTIZE:
-        given = attributes.get("output_dtype", 0)
-        return int(given or zero_point or output or onnx.TensorProto.UINT8)
+        declared = attributes.get("output_dtype", 0)
+        return int(declared or zero_point or output or onnx.TensorProto.UINT8)
     if op == "DynamicQuantizeLinear":
         return int(onnx.TensorProto.UINT8)
     to = int(attributes.get("to", 0)) if op == "Cast" else 0

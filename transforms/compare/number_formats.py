@@ -1,4 +1,4 @@
-"""In which formats the tensors of a model are: what is stored, what is computed, what nodes round to."""
+"""The formats of a model's tensors: stored, computed and rounded ones."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from transforms.graph.proto_graphs import each_graph
 from transforms.graph.qdq import DEQUANTIZE, QUANTIZE
 
 PACKED_WORDS, ON_GRID_WORDS = " in codes", " as float32"
-"""What follows the name of a block format: its true bits, or numbers on its grid."""
+"""Suffixes of a block format's name: packed in its true bits, or float32 numbers on its grid."""
 
 _NO_WEIGHTS = frozenset({"int64", "uint64", "bool", "string"})
-"""Types of constants that are shapes, indices and switches."""
+"""Types of constants that hold shapes, indices and switches."""
 
 _BITS = {
     **dict.fromkeys(("INT2", "UINT2"), 2),
     **dict.fromkeys(("INT4", "UINT4", "FLOAT4E2M1"), 4),
     **dict.fromkeys(("FLOAT6E2M3", "FLOAT6E3M2"), 6),
 }
-_SMALL = 256  # elements below which numbers are not looked at
+_SMALL = 256  # elements below which values are not examined
 
 
 @dataclass
 class Row:
-    """Tensors of one format: how many, their elements and bytes; ``is_weight``: not shapes or indices."""
+    """Tensors of one format: count, elements and bytes; ``is_weight``: not shapes or indices."""
 
     tensors: int = 0
     elements: int = 0
@@ -43,7 +43,7 @@ class Row:
     is_weight: bool = True
 
     def add(self, elements: int, size: int) -> None:
-        """Count one more."""
+        """Count one more tensor."""
         self.tensors, self.elements, self.bytes = (
             self.tensors + 1,
             self.elements + elements,
@@ -57,7 +57,7 @@ class Row:
 
 
 def tensor_bits(element: int) -> int:
-    """Return the bits of an element as files store them."""
+    """Return the bits of an element in files."""
     try:
         name = onnx.TensorProto.DataType.Name(element)
         return _BITS.get(name) or 8 * int(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element)).itemsize)
@@ -68,8 +68,8 @@ def tensor_bits(element: int) -> int:
 def weight_rows(file: LightFile, formats: Sequence[Format] = ()) -> dict[str, Row]:
     """Return the constants of a model by format.
 
-    Packed weights count by what they decode to. Large float32 weights in reach are looked at, one at a time,
-    for the grid of ``formats`` (by default those of the table).
+    Packed weights count in the format to which they decode. Large accessible float32 weights are examined,
+    one at a time, for the grids of ``formats`` (by default those of the table).
     """
     rows: dict[str, Row] = {}
     stored = {tensor.name: _stored_bytes(tensor) for tensor in _constants(file.model.graph)}
@@ -114,8 +114,8 @@ def _grid(tensor: onnx.TensorProto, mapped: Mapping[str, Weight], formats: Seque
     if values is None:
         return None
     axes = sorted(range(values.ndim), key=lambda axis: axis != min(1, values.ndim - 1))
-    known = sorted((f for f in formats or FORMATS.values() if f.block > 1), key=lambda fmt: fmt.bits)
-    grids = (coded.grid_of(values, known, axes) for coded in features.coded_in([PACKED]))
+    block_formats = sorted((f for f in formats or FORMATS.values() if f.block > 1), key=lambda fmt: fmt.bits)
+    grids = (coded.grid_of(values, block_formats, axes) for coded in features.coded_in([PACKED]))
     return next((fmt.name + ON_GRID_WORDS for fmt in grids if fmt is not None), None)
 
 
@@ -123,14 +123,14 @@ _FLOATS = {int(onnx.TensorProto.FLOAT), int(onnx.TensorProto.DOUBLE), *NARROW}
 
 
 _OF_CONSTANTS = frozenset({"Cast", "Sub", "Mul", "Reshape", "Slice", "DequantizeLinear"})
-"""Operators that make a weight of stored integers, of constants alone."""
+"""Operators that compute a weight from stored integers, if all inputs are constants."""
 
 
 class RoundedTensors:
-    """Types and shapes of a graph's tensors by name, of its bodies too, and who reads them."""
+    """Types and shapes of tensors by name, in a graph and its bodies, and their readers."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        """Take a model with the types that are known, inferred or written down."""
+        """Take a model with types that were inferred or declared."""
         self._model = model
         self._kinds: dict[str, onnx.TypeProto.Tensor] = {}
         self._constants: dict[str, int] = {}
@@ -140,8 +140,10 @@ class RoundedTensors:
                 self._kinds[value.name] = value.type.tensor_type
             self._constants.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
             for node in graph.node:
-                made = node.op_type in _OF_CONSTANTS and all(name in self._constants for name in node.input)
-                if made or node.domain == PACKED or (node.op_type == "Constant" and not node.domain):
+                is_weight = node.op_type in _OF_CONSTANTS and all(
+                    name in self._constants for name in node.input
+                )
+                if is_weight or node.domain == PACKED or (node.op_type == "Constant" and not node.domain):
                     self._constants.update((name, 0) for name in node.output)
                 for name in node.input:
                     self._readers.setdefault(name, set()).add(node.op_type)
@@ -149,46 +151,46 @@ class RoundedTensors:
     def rows(self) -> tuple[dict[str, Row], bool]:
         """Return the computed tensors by format, and whether all their sizes are known.
 
-        Those are counted that are rounded to a format, in it, and floats that something but a rounding reads.
-        A size that is not known counts as 1. Weights that nodes round in every run do not count.
+        Counted are tensors that are rounded to a format, and floats with a reader other than a rounding. An
+        unknown size counts as 1. Weights that nodes round in every run do not count.
         """
         rows: dict[str, Row] = {}
-        known = True
+        are_known = True
         for graph in each_graph(self._model.graph):
             for node in graph.node:
                 for name, bits, output in self._of(node):
                     elements, is_known = self._elements(output)
-                    known &= is_known
+                    are_known &= is_known
                     rows.setdefault(name, Row()).add(elements, int(elements * bits + 7) // 8)
-        return dict(sorted(rows.items(), key=lambda item: -item[1].bytes)), known
+        return dict(sorted(rows.items(), key=lambda item: -item[1].bytes)), are_known
 
     def rounded_weights(self) -> Counter[str]:
-        """Return how many constants nodes round in every run, by format."""
-        found: Counter[str] = Counter()
+        """Return the number of constants that nodes round in every run, by format."""
+        counts: Counter[str] = Counter()
         for graph in each_graph(self._model.graph):
             for node in graph.node:
                 rounding = self._rounding(node)
                 if rounding and node.input[0] in self._constants:
-                    found[rounding[0]] += 1
-        return found
+                    counts[rounding[0]] += 1
+        return counts
 
     def _of(self, node: onnx.NodeProto) -> list[tuple[str, float, str]]:
         """Return format, bits and name of each output of a node that counts."""
         if rounding := self._rounding(node):
-            made = node.input[0] not in self._constants
-            return [(*rounding, node.output[0])] if made else []
+            is_computed = node.input[0] not in self._constants
+            return [(*rounding, node.output[0])] if is_computed else []
         if node.op_type in DEQUANTIZE or node.op_type == "Cast" or node.domain == PACKED:
             return []
-        found = []
+        outputs = []
         for name in node.output:
             kind = self._kinds[name].elem_type if name in self._kinds else 0
             roundings = QUANTIZE | ATTRIBUTES.keys() | {"Cast"}
             if kind in _FLOATS and name not in self._constants and self._readers.get(name, {""}) - roundings:
-                found.append((type_name(kind), float(tensor_bits(kind)), name))
-        return found
+                outputs.append((type_name(kind), float(tensor_bits(kind)), name))
+        return outputs
 
     def _rounding(self, node: onnx.NodeProto) -> tuple[str, float] | None:
-        """Return the format that a node rounds to and its bits, None for other nodes."""
+        """Return the format to which a node rounds and its bits, None for other nodes."""
         if node.op_type in ATTRIBUTES and node.input:
             values = {
                 a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if not a.ref_attr_name

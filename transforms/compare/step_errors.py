@@ -1,4 +1,4 @@
-"""How the error of a model grows that takes its own states again, step by step."""
+"""The growth of the error, step by step, of a model that is fed its own states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transforms.run.array_files import read_array
 from transforms.run.sequences import DIGITS
 
 MARKS = (1, 30, 300)
-"""Steps after which errors are told."""
+"""Steps after which errors are reported."""
 
 _STEP = re.compile(rf"\.(\d{{{DIGITS}}})\.npy")
 
@@ -19,8 +19,9 @@ _STEP = re.compile(rf"\.(\d{{{DIGITS}}})\.npy")
 def step_sqnr(pairs: Sequence[ResultPair]) -> dict[str, dict[int, float]]:
     """Return the SQNR in dB of each output over the first 1, 30 and 300 steps of all sequences.
 
-    Marks after the last step are left out. Empty unless the results are of steps, as ``tools.infer`` names
-    them. Outputs of integers, and results of other shapes than the float model's, are left out.
+    Marks after the last step are left out. Empty unless the results are of steps, as named by
+    ``tools.infer``. Outputs of integers, and results whose shape differs from the float model's, are left
+    out.
     """
     sums: dict[str, dict[int, Sums]] = {}
     last = 0

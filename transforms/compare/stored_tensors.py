@@ -1,5 +1,4 @@
-"""Tensors that depend on no input of a model, each made when it is asked for: together they may not fit into
-memory."""
+"""Tensors that depend on no input, each computed when needed: together they may exceed memory."""
 
 from __future__ import annotations
 
@@ -21,17 +20,17 @@ _ROUNDINGS = frozenset(
         *(*PAIRS, *BLOCKS),
     )
 )
-"""Operators between a constant and what a layer reads, which make the same of it in each run."""
+"""Operators between a constant and a layer, with the same result in each run."""
 
 
 class StoredTensors:
-    """Those of some tensors of the main graph that are constants, or made of constants alone by roundings."""
+    """The tensors of a main graph that are constants, or computed from constants by roundings."""
 
     def __init__(self, graph: gs.Graph, names: Iterable[str], options: RunOptions | None) -> None:
-        """Find them; KeyError for a name that is not there."""
+        """Find them; KeyError for an unknown name."""
         self._graph, self._options = graph, options
-        known = walk.tensors(graph)
-        self._found = {name: known[name] for name in names if _makers(known[name]) is not None}
+        tensors = walk.tensors(graph)
+        self._found = {name: tensors[name] for name in names if _makers(tensors[name]) is not None}
 
     def __contains__(self, name: str) -> bool:
         return name in self._found
@@ -43,14 +42,14 @@ class StoredTensors:
             return readable(tensor)
         nodes = _makers(tensor)
         assert nodes, "asked for when it was found"
-        whole = self._graph
-        versions = {"opset": whole.opset, "ir_version": whole.ir_version}
-        graph = Graph(nodes, [], [tensor], import_domains=whole.import_domains, **versions)
+        main = self._graph
+        versions = {"opset": main.opset, "ir_version": main.ir_version}
+        graph = Graph(nodes, [], [tensor], import_domains=main.import_domains, **versions)
         return open_shown(graph, [name], self._options).run({})[name]
 
 
 def open_shown(graph: gs.Graph, names: Sequence[str], options: RunOptions | None) -> InstrumentedModel[str]:
-    """Return a model that shows tensors; bfloat16 nodes without kernels are widened, which changes it."""
+    """Open a model that shows tensors; bfloat16 nodes without kernels are widened in the graph."""
     try:
         return InstrumentedModel(graph, names, options)
     except ValueError:
@@ -60,7 +59,7 @@ def open_shown(graph: gs.Graph, names: Sequence[str], options: RunOptions | None
 
 
 def _makers(tensor: gs.Tensor) -> list[gs.Node] | None:
-    """Return the nodes that make a tensor of constants, in order; None if others than roundings do."""
+    """Return the nodes that compute a tensor from constants, in order; None if some are not roundings."""
     nodes: dict[int, gs.Node] = {}
     waiting = [tensor]
     while waiting:
@@ -70,7 +69,7 @@ def _makers(tensor: gs.Tensor) -> list[gs.Node] | None:
         node = walk.producer(tensor)
         if node is None or node.op not in _ROUNDINGS:
             return None
-        nodes.pop(id(node), None)  # it comes before all that read it
+        nodes.pop(id(node), None)  # moved before all its readers
         nodes[id(node)] = node
         waiting += reversed(node.inputs)
     return list(nodes.values())[::-1]

@@ -1,6 +1,6 @@
 """Statistics of every layer of a quantized model against the float model, sample by sample.
 
-Only sums are kept, so memory depends on the models and on one sample, not on how many there are.
+Only sums are kept, so memory depends on the models and on one sample, not on the number of samples.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Feeds = Iterable[tuple[str, Mapping[str, np.ndarray]]]
 
 @dataclass
 class LayerStatistics:
-    """What is known of one matched tensor over all samples.
+    """Statistics of one matched tensor over all samples.
 
     ``total`` compares with the float model: all errors up to here. ``own`` compares with the value before
-    rounding inside the quantized model: the error of this rounding alone; it stays empty where that value
-    is not at hand. ``low`` and ``high`` are the range of the float tensor. ``mismatch`` tells why the
-    arrays could not be compared.
+    rounding inside the quantized model: the error of this rounding alone; it stays empty if that value is
+    not accessible. ``low`` and ``high`` are the range of the float tensor. ``mismatch`` tells why the arrays
+    could not be compared.
     """
 
     match: Match
@@ -59,7 +59,7 @@ class LayerStatistics:
 
 
 class SideBySide:
-    """The two models side by side, ready to run samples through the matched tensors of both."""
+    """Runs samples through the matched tensors of two models."""
 
     def __init__(
         self,
@@ -75,28 +75,28 @@ class SideBySide:
             StoredTensors(float_graph, [match.original for match in weights], options),
             StoredTensors(quantized_graph, [name for match in weights for name in _inside(match)], options),
         )
-        others = [match for match in matches if not self._is_stored(match)]
-        self._float = _open(float_graph, [match.original for match in others], options)
-        self._quantized = _open(quantized_graph, [n for match in others for n in _inside(match)], options)
+        computed = [match for match in matches if not self._is_stored(match)]
+        self._float = _open(float_graph, [match.original for match in computed], options)
+        self._quantized = _open(quantized_graph, [n for match in computed for n in _inside(match)], options)
 
     def collect(self, matches: Sequence[Match], feeds: Feeds) -> list[LayerStatistics]:
-        """Return the statistics of the matches over the feeds; weights are looked at once."""
+        """Return the statistics of the matches over the feeds; weights are read once."""
         statistics = [LayerStatistics(match) for match in matches]
-        for one in statistics:
-            if found := self.stored(one.match):
-                one.add(*found)
-        pending = [one for one in statistics if not self._is_stored(one.match)]
+        for layer in statistics:
+            if arrays := self.stored(layer.match):
+                layer.add(*arrays)
+        pending = [layer for layer in statistics if not self._is_stored(layer.match)]
         for _, feed in feeds:
-            originals, inside = self.arrays([one.match for one in pending], feed)
-            for one in pending:
-                match = one.match
+            originals, inside = self.arrays([layer.match for layer in pending], feed)
+            for layer in pending:
+                match = layer.match
                 unrounded = None if match.unrounded is None else inside[match.unrounded]
-                one.add(originals[match.original], inside[match.rounded], unrounded)
-            pending = [one for one in pending if not one.match.is_weight and not one.mismatch]
+                layer.add(originals[match.original], inside[match.rounded], unrounded)
+            pending = [layer for layer in pending if not layer.match.is_weight and not layer.mismatch]
         return statistics
 
     def stored(self, match: Match) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
-        """Return original, rounded and unrounded of a match that depends on no sample; None for another."""
+        """Return original, rounded and unrounded of a match that depends on no sample, or None."""
         if not self._is_stored(match):
             return None
         originals, inside = self._stored
@@ -112,7 +112,7 @@ class SideBySide:
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Return tensors for one feed, by name: of the float model, and of the quantized one without shifts.
 
-        Their matches are none that are ``stored``; logits lack the mean of each row.
+        The matches must not be ``stored`` ones; logits lack the mean of each row.
         """
         originals = self._float.run(feed, [match.original for match in matches])
         inside = self._quantized.run(feed, [name for match in matches for name in _inside(match)])
@@ -128,5 +128,5 @@ def _inside(match: Match) -> list[str]:
 
 
 def _open(graph: gs.Graph, names: Sequence[str], options: RunOptions | None) -> InstrumentedModel[str]:
-    """Return a model that shows tensors and its outputs."""
+    """Open a model that shows tensors and its outputs."""
     return open_shown(graph, [*(tensor.name for tensor in graph.outputs), *names], options)

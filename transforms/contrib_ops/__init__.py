@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime, and how each of them is written in ONNX's own.
+"""Operators of ONNX Runtime rewritten in standard ONNX operators.
 
 Imports ``graph`` and ``model``. Names: ``builder.NodeBuilder``, ``layers``, ``attentions``.
 """

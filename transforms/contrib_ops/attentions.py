@@ -1,6 +1,6 @@
-"""Attentions of ONNX Runtime that read no earlier keys and values: products, a mask, Softmax.
+"""Attentions of ONNX Runtime without past keys and values: products, a mask, Softmax.
 
-Their meaning is that of ``docs/ContribOperators.md`` of ONNX Runtime: softmax(Q K^T * scale + mask) V for
+Their meaning is given in ``docs/ContribOperators.md`` of ONNX Runtime: softmax(Q K^T * scale + mask) V for
 each head (Vaswani et al., "Attention Is All You Need", 2017, equation 1).
 """
 
@@ -13,13 +13,13 @@ from onnx import TensorProto
 from transforms.contrib_ops.node_builder import NONE, NodeBuilder
 
 _MASKED = -10000.0
-"""What is added to the scores of masked tokens unless an attribute says it."""
+"""Added to the scores of masked tokens unless an attribute sets another value."""
 
 
 def split_attention(builder: NodeBuilder) -> bool:
-    """Take an Attention apart, with the product that makes queries, keys and values.
+    """Split an Attention, including the product that computes queries, keys and values.
 
-    Not one that looks at earlier tokens alone, reads or makes past keys, or turns by positions.
+    Not if it is causal, reads or writes past keys, or applies rotary embeddings.
     """
     x, weight, bias, mask, past, extra = (builder.input(place) for place in range(6))
     sizes = builder.attributes.get("qkv_hidden_sizes")
@@ -39,9 +39,9 @@ def split_attention(builder: NodeBuilder) -> bool:
 
 
 def split_multi_head_attention(builder: NodeBuilder) -> bool:
-    """Take a MultiHeadAttention apart whose queries, keys and values are [batch, tokens, hidden].
+    """Split a MultiHeadAttention whose queries, keys and values are [batch, tokens, hidden].
 
-    Not one that looks at earlier tokens alone, or reads or makes past keys.
+    Not if it is causal, or reads or writes past keys.
     """
     names = [builder.input(place) for place in range(3)]
     bias, mask, extra = (builder.input(place) for place in range(3, 6))
@@ -63,7 +63,7 @@ def split_multi_head_attention(builder: NodeBuilder) -> bool:
 
 
 def _attend(builder: NodeBuilder, names: list[str], sizes: list[int], added: tuple[str, str]) -> bool:
-    """Add the attention of queries, keys and values [batch, tokens, hidden], with what is added to scores."""
+    """Add the attention of queries, keys and values [batch, tokens, hidden], given the scores' addend."""
     heads = int(builder.attributes["num_heads"])
     shapes = [builder.integers([0, 0, heads, size // heads]) for size in sizes]
     turns = ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
@@ -83,7 +83,7 @@ def _attend(builder: NodeBuilder, names: list[str], sizes: list[int], added: tup
 
 
 def _counts_tokens(builder: NodeBuilder, mask: str) -> bool:
-    """Return whether a vector is the sum of a mask over its tokens, or of the node that makes it so."""
+    """Return whether a vector is the sum of a mask over its tokens, or comes from the node that sums it."""
     maker = builder.facts.producers.get(mask)
     while maker is not None and maker.op_type == "Cast":
         maker = builder.facts.producers.get(maker.input[0])
@@ -91,10 +91,10 @@ def _counts_tokens(builder: NodeBuilder, mask: str) -> bool:
 
 
 def _mask(builder: NodeBuilder, mask: str, keys: str) -> str | None:
-    """Turn a mask into an addend of the scores; return its name, empty without a mask, None for other masks.
+    """Turn a mask into an addend of the scores; return its name, "" without a mask, None for other masks.
 
-    Masks are [batch, tokens] or [batch, tokens, tokens], 0 for what is not looked at, or [batch], the numbers
-    of tokens that are, which a sum made: other vectors may hold two or three numbers for each sample.
+    Masks are [batch, tokens] or [batch, tokens, tokens], 0 for masked tokens, or [batch], the numbers of
+    unmasked tokens, from a sum: other vectors may hold two or three numbers for each sample.
     """
     if not mask:
         return NONE

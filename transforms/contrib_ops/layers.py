@@ -1,7 +1,7 @@
-"""Products that ONNX Runtime writes with what follows them, forms of GELU, and normalizations.
+"""ONNX Runtime's products fused with their successors, forms of GELU, and normalizations.
 
-The latter with the sum before them, without a mean, with look-ups of embeddings. ONNX Runtime has two of them
-in ONNX's own domain, which onnx.checker does not know: LayerNormalization before opset 17, and
+The latter include those with a sum before them, without a mean, and with embedding lookups. ONNX Runtime has
+two of them in ONNX's own domain, which onnx.checker does not know: LayerNormalization before opset 17, and
 SimplifiedLayerNormalization.
 """
 
@@ -23,11 +23,11 @@ _GELU = 20
 _PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"Relu": (), "Tanh": (), "Sigmoid": (), "LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}
 )
-"""Activations of a FusedConv, with the attributes that its ``activation_params`` stand for."""
+"""Activations of a FusedConv, with the attributes given by its ``activation_params``."""
 
 
 def split_conv(builder: NodeBuilder) -> bool:
-    """Take a FusedConv apart: Conv, Add and an activation."""
+    """Split a FusedConv into Conv, Add and an activation."""
     attributes = dict(builder.attributes)
     activation = attributes.pop("activation", b"").decode()
     if activation not in ("", "Clip", *_PARAMETERS):
@@ -49,21 +49,21 @@ def split_conv(builder: NodeBuilder) -> bool:
 
 
 def split_gemm(builder: NodeBuilder) -> bool:
-    """Take a FusedGemm apart: Gemm and an activation."""
+    """Split a FusedGemm into Gemm and an activation."""
     attributes, prefix = dict(builder.attributes), "activation_"
     activation = attributes.pop("activation", b"").decode()
     if activation and find_schema(activation, "", builder.model.opset) is None:
         return False
-    own = {key: value for key, value in attributes.items() if not key.startswith(prefix)}
-    made = builder.add("Gemm", *filter(None, builder.node.input), **own)
+    gemm_attributes = {key: value for key, value in attributes.items() if not key.startswith(prefix)}
+    product = builder.add("Gemm", *filter(None, builder.node.input), **gemm_attributes)
     if activation:
-        others = attributes.keys() - own
-        builder.add(activation, made, **{key.removeprefix(prefix): attributes[key] for key in others})
+        parameters = attributes.keys() - gemm_attributes
+        builder.add(activation, product, **{key.removeprefix(prefix): attributes[key] for key in parameters})
     return builder.end()
 
 
 def split_matmul(builder: NodeBuilder) -> bool:
-    """Take a FusedMatMul apart: Transpose, MatMul and Mul; not where axes of a batch move."""
+    """Split a FusedMatMul into Transpose, MatMul and Mul; not if batch axes are transposed."""
     attributes = builder.attributes
     if attributes.get("transBatchA") or attributes.get("transBatchB"):
         return False
@@ -83,7 +83,7 @@ def split_matmul(builder: NodeBuilder) -> bool:
 
 
 def split_gelu(builder: NodeBuilder, *, tanh: bool = False) -> bool:
-    """Take a GELU apart, with the bias before it; one node from opset 20 on."""
+    """Split a GELU with the bias before it; into one node from opset 20 on."""
     x = builder.input(0)
     if builder.input(1):
         x = builder.add("Add", x, builder.input(1))
@@ -104,24 +104,24 @@ def split_gelu(builder: NodeBuilder, *, tanh: bool = False) -> bool:
 
 
 def split_quick_gelu(builder: NodeBuilder) -> bool:
-    """Take a QuickGelu apart: x times the sigmoid of alpha x."""
+    """Split a QuickGelu: x times the sigmoid of alpha x."""
     x, alpha = builder.input(0), float(builder.attributes.get("alpha", 1.702))
     builder.add("Mul", x, builder.add("Sigmoid", builder.add("Mul", x, builder.constant(alpha, "alpha"))))
     return builder.end()
 
 
 _LAYER_NORM, _RMS_NORM = 17, 23
-"""First opsets with a LayerNormalization, and an RMSNormalization."""
+"""First opsets with LayerNormalization and RMSNormalization."""
 
 _EPSILON, _SKIP_EPSILON = 1e-5, 1e-12
-"""What epsilon is unless an attribute says it, in norms alone and in those with a sum before them."""
+"""Defaults of epsilon, in norms alone and in those with a sum before them."""
 
 
 def split_norm(builder: NodeBuilder, *, centred: bool = True) -> bool:
-    """Take a LayerNormalization apart that a model has before opset 17, or one that is not ``centred``.
+    """Split a LayerNormalization from before opset 17, or one that is not ``centred``.
 
-    The latter, a SimplifiedLayerNormalization, is x over the root of its mean square, times a gain. The last
-    output is one over the root, the one before it, where there is one, the mean.
+    The latter, a SimplifiedLayerNormalization, divides x by its root mean square and multiplies by a gain.
+    The last output is the inverse of the root, the one before it, if any, the mean.
     """
     x, gamma = builder.input(0), builder.input(1)
     if not centred:
@@ -132,9 +132,9 @@ def split_norm(builder: NodeBuilder, *, centred: bool = True) -> bool:
 
 
 def split_skip_norm(builder: NodeBuilder, *, centred: bool = True) -> bool:
-    """Take a SkipLayerNormalization or SkipSimplifiedLayerNormalization apart: a sum and a norm.
+    """Split a SkipLayerNormalization or SkipSimplifiedLayerNormalization into a sum and a norm.
 
-    Not one whose mean or variance is read, which ONNX Runtime may not compute.
+    Not if its mean or variance is read, which ONNX Runtime may not compute.
     """
     if builder.output(1) or builder.output(2):
         return False
@@ -143,7 +143,7 @@ def split_skip_norm(builder: NodeBuilder, *, centred: bool = True) -> bool:
 
 
 def split_embed_norm(builder: NodeBuilder) -> bool:
-    """Take an EmbedLayerNormalization apart: look-ups, their sum, LayerNormalization, and token counts."""
+    """Split an EmbedLayerNormalization into lookups, their sum, LayerNormalization, and token counts."""
     tokens, segments, words, places, kinds, gamma, beta, mask, positions = (
         builder.input(place) for place in range(9)
     )
@@ -173,7 +173,7 @@ def _sum(builder: NodeBuilder, places: tuple[int, ...]) -> str:
 
 
 def _axes(builder: NodeBuilder) -> list[int] | None:
-    """Return the axes that a norm goes over, counted from the last; None if the rank has to be known."""
+    """Return the axes of a norm, counted from the last; None if that takes an unknown rank."""
     axis, rank = int(builder.attributes.get("axis", -1)), builder.rank_of(builder.input(0))
     first = axis - rank if axis >= 0 and rank is not None else axis
     return list(range(first, 0)) if first < 0 else None
@@ -190,10 +190,10 @@ def _normalize(
     mean: str = NONE,
     inverse: str = NONE,
 ) -> bool:
-    """Add (x - mean) / sqrt(variance + epsilon), times gamma, plus beta; not ``centred`` the mean is 0.
+    """Add (x - mean) / sqrt(variance + epsilon), times gamma, plus beta; if not ``centred``, the mean is 0.
 
-    ``mean`` and ``inverse``: what the mean and one over the root are named, which LayerNormalization, that is
-    there only below opset 17, makes itself from then on, and RMSNormalization does not.
+    ``mean`` and ``inverse``: names for the mean and for the inverse of the root. Below opset 17 nodes
+    compute them, from then on LayerNormalization does; RMSNormalization does not.
     """
     axes, epsilon = _axes(builder), float(builder.attributes.get("epsilon", epsilon))
     if axes is None:

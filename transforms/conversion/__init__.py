@@ -1,4 +1,4 @@
-"""Graphs in low precision, made as a scheme or the options of a conversion say: prepared, planned, written.
+"""Convert graphs to low precision according to a scheme or conversion options: prepare, plan, write.
 
 Nothing is decided here: :mod:`transforms.pipelines` does that.
 """

@@ -1,4 +1,4 @@
-"""The conversion to BF16 as a composition of transforms, from the graph as it was loaded on."""
+"""Conversion to BF16 as a composition of transforms on a loaded graph."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ BFLOAT16_OPSET = 22
 
 @dataclass(frozen=True)
 class Bf16Options:
-    """How a graph is converted to BF16, named as on the converters' command line except for ``kernels``.
+    """Options of converting a graph to BF16, named as on the converters' command line except for ``kernels``.
 
     ``format``: with_cast, customqdq, simulate_bf16 or bf16; ``weights``: bfloat16 or float32; ``domain``: of
-    the operators of customqdq; ``opset`` of the result, 0 for that of the model or the least that its nodes
-    need; ``input_shapes``: free dimensions of inputs made fixed, by name; ``kernels``: operators for which
+    the operators of customqdq; ``opset`` of the result, 0 for that of the model or the lowest that its nodes
+    need; ``input_shapes``: fixed shapes for free dimensions of inputs, by name; ``kernels``: operators that
     the runtime of the format bf16 computes in bfloat16, empty for all.
     """
 
@@ -56,13 +56,13 @@ class Bf16Options:
     kernels: tuple[str, ...] = ()
 
     def excluding(self, patterns: Iterable[str]) -> Bf16Options:
-        """Return the options with more patterns of nodes that stay float."""
+        """Return the options with further patterns of nodes that stay float."""
         return dataclasses.replace(self, exclude_node=(*self.exclude_node, *patterns))
 
 
 @dataclass
 class Conversion:
-    """What a conversion did, for the summary."""
+    """The record of a conversion, for the summary."""
 
     format: str
     tensors: int = 0
@@ -83,19 +83,19 @@ def convert_bf16(graph: gs.Graph, options: Bf16Options) -> Conversion:
     exclude = prepare_bf16(graph, options, done)
     _raise_opset(graph, options)
     note_mended(graph, done.notes)
-    excluded = exclude.resolve_in(graph)  # once: later, inserted nodes would belong to the selection
+    excluded = exclude.resolve_in(graph)  # once: later it would also select inserted nodes
     deciding = NodeSet(NumberShapes(graph).decided.nodes.values())
-    kept = excluded | deciding
-    saturate(graph, exclude=kept, names=done.saturated)
+    float_nodes = excluded | deciding
+    saturate(graph, exclude=float_nodes, names=done.saturated)
     if options.saturate_activations:
-        saturate_activations(graph, exclude=kept, keep_io_types=options.keep_io_types)
-    done.tensors = _write_format(graph, kept, options)
+        saturate_activations(graph, exclude=float_nodes, keep_io_types=options.keep_io_types)
+    done.tensors = _write_format(graph, float_nodes, options)
     done.tally = inspect_bf16.tally(graph, excluded, options.format, deciding)
     return done
 
 
 def prepare_bf16(graph: gs.Graph, options: Bf16Options, done: Conversion) -> Selection:
-    """Prepare a graph in place, before anything is rounded; return the nodes that stay float."""
+    """Prepare a graph in place, before any rounding; return the nodes that stay float."""
     fix_shapes(graph, options.input_shapes)
     write_out_axes(graph)
     if options.opset:
@@ -119,7 +119,7 @@ def _check_nan(graph: gs.Graph, options: Bf16Options, done: Conversion) -> None:
 
 
 def _raise_opset(graph: gs.Graph, options: Bf16Options) -> None:
-    """Raise a graph to the opset that the format needs or that was asked for; ModelError if that is lower."""
+    """Raise a graph to the opset that the format needs or that was requested; ModelError if that is lower."""
     needed = BFLOAT16_OPSET if options.format == "bf16" else CAST_TO_BFLOAT16
     if 0 < options.opset < needed:
         raise ModelError(f"opset {options.opset} is too low for format {options.format}: it needs {needed}")

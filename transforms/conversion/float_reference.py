@@ -1,4 +1,4 @@
-"""The float model as it was quantized: after folding, fusing and scaling."""
+"""The float model in the form that was quantized: after folding, fusing and scaling."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from transforms.write_out_axes import write_out_axes
 def float_reference(
     load: Callable[[], gs.Graph], quantized_graph: gs.Graph, scheme: Scheme | None = None
 ) -> gs.Graph:
-    """Return the float model, which ``load`` reads anew at each call, in the form that was quantized.
+    """Return the float model, which ``load`` reads at each call, in the form that was quantized.
 
-    The steps of the scheme are repeated; the file of a model of tools.quantize records its scheme. For other
-    models it is the form, unchanged or prepared as in the conversions, in which more layers match. Raises
-    ValueError if the recorded steps cannot be applied to the float model.
+    The steps of the scheme are repeated; files of tools.quantize record their scheme. For other models it is
+    the form, unchanged or prepared as in the conversions, in which more layers match. Raises ValueError if
+    the recorded steps cannot be applied to the float model.
     """
     scheme = scheme or recorded_scheme(quantized_graph)
     if scheme is not None:

@@ -1,4 +1,4 @@
-"""The BF16 state of a model: its float type, whether it was converted, which nodes are not in BF16."""
+"""The BF16 state of a model: its float type, whether it is converted, which nodes are not in BF16."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _TOOLS = {"float32": "tools.convert_fp32_to_bf16", "float16": "tools.convert_fp1
 
 @dataclass(frozen=True)
 class State:
-    """The float type that most nodes compute in, None without any, and the BF16 format where it has one.
+    """The float type in which most nodes compute, None without any, and the BF16 format if it has one.
 
-    In float16 are therefore models that compute in it, not those that only store their weights so.
+    A model is in float16 if it computes in it, not if it only stores its weights in it.
     """
 
     element: str | None
@@ -36,20 +36,20 @@ class State:
 
     @property
     def converted(self) -> bool:
-        """Return whether the model is a BF16 model already."""
+        """Return whether the model is already a BF16 model."""
         return self.format is not None
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Nodes with float tensors: how many are in BF16, and why how many of which operator are not."""
+    """Counts of nodes with float tensors: those in BF16, and the others by reason and operator."""
 
     converted: int
     kept: dict[str, Counter[str]]
 
 
 def describe(graph: gs.Graph) -> State:
-    """Return the state of a graph: by its metadata if a tool recorded it, else by its rounding pairs."""
+    """Return the state of a graph, from metadata if a tool recorded it, else from its rounding pairs."""
     counts = _arithmetic(graph) or _count((*graph.inputs, *walk.constants(graph), *graph.outputs))
     element = _NAMES[max(counts, key=lambda e: (counts[e], e == dtypes.FLOAT))] if counts else None
     recorded = provenance.option(graph.info.metadata, "format")
@@ -59,9 +59,9 @@ def describe(graph: gs.Graph) -> State:
 
 
 def require(state: State, source: str, name: str) -> None:
-    """Raise ModelError, naming the right tool, for a model of another float type than a tool converts.
+    """Raise ModelError, naming the right tool, for a model with another float type than a tool converts.
 
-    NothingToDoError for a model without one.
+    NothingToDoError for a model without a float type.
     """
     if state.element in _TOOLS and state.element != source:
         raise ModelError(f"'{name}' is a {state.element} model; use {_TOOLS[state.element]}")
@@ -70,7 +70,7 @@ def require(state: State, source: str, name: str) -> None:
 
 
 def tally(graph: gs.Graph, exclude: Exclusion, form: str, deciding: Exclusion = None) -> Tally:
-    """Count the nodes of a graph just converted, in which those ``deciding`` lengths were kept in float."""
+    """Count the nodes of a converted graph, in which nodes ``deciding`` lengths were kept in float."""
     excluded, sizes = resolve(exclude, graph), shape_arithmetic(graph)
     exact = {
         "arithmetic on shapes": sizes,
@@ -80,10 +80,10 @@ def tally(graph: gs.Graph, exclude: Exclusion, form: str, deciding: Exclusion = 
         "thresholds and scales of ai.onnx.ml": {id(n) for n in walk.nodes(graph) if n.domain == LEARNED},
     }
     opsets = schemas.versions(graph)
-    kept: dict[str, Counter[str]] = {}
+    reasons: dict[str, Counter[str]] = {}
     converted = 0
     for node in walk.nodes(graph):
-        inputs = [] if id(node) in sizes else node.inputs  # Shape only looks at a float tensor
+        inputs = [] if id(node) in sizes else node.inputs  # Shape does not read the values of a float tensor
         tensors = [*inputs, *node.outputs]
         if is_downcast(node, dtypes.BFLOAT16) or is_upcast(node, dtypes.BFLOAT16) or is_saturation(node):
             continue
@@ -95,8 +95,8 @@ def tally(graph: gs.Graph, exclude: Exclusion, form: str, deciding: Exclusion = 
         reason = reason or _reason_kept(node, opsets, form)
         converted += reason is None
         if reason is not None:
-            kept.setdefault(reason, Counter())[node.op] += 1
-    return Tally(converted, kept)
+            reasons.setdefault(reason, Counter())[node.op] += 1
+    return Tally(converted, reasons)
 
 
 def _reason_kept(node: gs.Node, opsets: dict[str, int], form: str) -> str | None:
@@ -114,7 +114,7 @@ def _has_bfloat16(node: gs.Node) -> bool:
 
 
 def _arithmetic(graph: gs.Graph) -> Counter[int]:
-    """Count the tensors of each float type that are computed, not just cast."""
+    """Count the tensors of each float type that are computed, not only cast."""
     made = (tensor for node in walk.nodes(graph) if node.op != "Cast" for tensor in node.outputs)
     return _count(made)
 
@@ -124,9 +124,9 @@ def _count(tensors: Iterable[gs.Tensor]) -> Counter[int]:
 
 
 def _is_rounded(graph: gs.Graph) -> bool:
-    """Return whether most dot products read nothing but rounded numbers.
+    """Return whether most dot products only read rounded numbers.
 
-    A model without any has no rounding left to plan, at the cost of all rules of exactness.
+    A model without dot products counts if no rounding is left to plan, which takes all rules of exactness.
     """
     if dtypes.FLOAT16 in _arithmetic(graph):
         return False

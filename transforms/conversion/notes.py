@@ -1,4 +1,4 @@
-"""What a summary says of a plan beside counts: what has another format than was asked for, and why."""
+"""Notes of a summary on a plan: what has another format than requested, and why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def note_plan(plan: QuantizationPlan, done: Record) -> None:
 
 
 def _note_whole(plan: QuantizationPlan, done: Record) -> None:
-    """Say how many weights have no blocks though the scheme asks for them."""
+    """Report how many weights have no blocks although the scheme asks for them."""
     size = plan.scheme.block_size
     weights = [quantization for quantization in plan.quantizations if quantization.role == WEIGHT]
     whole = sum(one.steps[-1].needs_range and not one.steps[-1].block for one in weights)
@@ -30,14 +30,14 @@ def _note_whole(plan: QuantizationPlan, done: Record) -> None:
 
 
 def _note_widened(plan: QuantizationPlan, done: Record) -> None:
-    """Say which weights have 4 bits in place of 2."""
+    """Report which weights have 4 bits instead of 2."""
     if names := plan.specs.widened:
         reason = "2 are computed wrongly by ONNX Runtime unless 4 divides the outputs of a layer"
         done.notes.append(f"4 bits in place of 2: {some_names(names)}; {reason}")
 
 
 def _note_choosing(plan: QuantizationPlan, done: Record) -> None:
-    """Say which products have more bits than other layers since they choose what is computed."""
+    """Report which products have more bits than other layers because they choose what is computed."""
     if found := plan.specs.formats.choosing:
         weight = plan.specs.formats[found[0]].weight
         names = some_names([label_of(node) for node in found])
@@ -46,7 +46,7 @@ def _note_choosing(plan: QuantizationPlan, done: Record) -> None:
 
 
 def _note_lengths(plan: QuantizationPlan, done: Record) -> None:
-    """Say which layers stay float since they decide how long other tensors are."""
+    """Report which layers stay float because they determine lengths of other tensors."""
     formats = plan.specs.formats
     if formats.default.activation is formats.default.weight is None:
         return
@@ -57,14 +57,14 @@ def _note_lengths(plan: QuantizationPlan, done: Record) -> None:
 
 
 def _note_finer(plan: QuantizationPlan, done: Record) -> None:
-    """Say which sensitive layers have more bits than others."""
+    """Report which sensitive layers have more bits than others."""
     if found := plan.specs.formats.finer:
         names, share = some_names([label_of(node) for node in found]), f"{plan.scheme.finer_share:.3g}"
         done.notes.append(f"Weights in int8 that gain most for their bytes: {names}; finer_share={share}")
 
 
 def _note_infinite(plan: QuantizationPlan, done: Record) -> None:
-    """Note constants that a float type saturates, and tensors kept in float32 for their infinities."""
+    """Report constants that a float type saturates, and tensors kept in float32 for their infinities."""
     if names := saturated_constants(plan):
         done.notes.append(f"Saturated at +-65504: {some_names(names)}")
     if names := plan.specs.infinite:
@@ -72,7 +72,7 @@ def _note_infinite(plan: QuantizationPlan, done: Record) -> None:
 
 
 def _note_bodies(plan: QuantizationPlan, done: Record) -> None:
-    """Say how many layers stay float because nothing is measured inside bodies."""
+    """Report how many layers stay float because ranges are not measured inside bodies."""
     main = {id(node) for node in plan.graph.nodes}
     left = [
         node

@@ -1,6 +1,6 @@
 """The rows that bring a float model into the form that a scheme quantizes.
 
-Every number that the model computes stays the same, up to rounding in float32 and factors between layers.
+Every computed number stays the same, up to rounding in float32 and factors between layers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WIDE_ACTIVATION, _NARROW_WEIGHT = 16, 8  # bits
 
 
 def prepare_for(graph: gs.Graph, scheme: Scheme, done: Record | None = None) -> SchemeTargets:
-    """Bring a float model into the form that a scheme quantizes, in place; return what the scheme names.
+    """Bring a float model into the form that a scheme quantizes, in place; return the scheme's targets.
 
     Raises as :func:`transforms.pipelines.quantize_graph.quantize_graph` does.
     """
@@ -42,28 +42,28 @@ def prepare_for(graph: gs.Graph, scheme: Scheme, done: Record | None = None) -> 
 
 
 def lift_constants(work: Rewritten) -> int:
-    """Make constants of Constant nodes."""
+    """Turn Constant nodes into constants."""
     from transforms.lift_constants import lift_constants
 
     return lift_constants(work.graph)
 
 
 def refuse_quantized(work: Rewritten) -> int:
-    """Raise ModelError for a model with values on grids; what left no node is in its metadata."""
+    """Raise ModelError for a model with quantized values; metadata record those that left no node."""
     if why := why_quantized(work.graph):
         raise ModelError(f"the model is quantized already{why}")
     return 0
 
 
 def fix_inputs(work: Rewritten) -> None:
-    """Fix the free dimensions of inputs that the scheme gives."""
+    """Fix the free dimensions of inputs for which the scheme has sizes."""
     from transforms.fix_shapes import fix_shapes
 
     fix_shapes(work.graph, work.scheme.input_shapes)
 
 
 def write_out_axes(work: Rewritten) -> int:
-    """Write Pad, Resize and CenterCropPad without axes."""
+    """Rewrite Pad, Resize and CenterCropPad without axes."""
     from transforms.write_out_axes import write_out_axes
 
     return write_out_axes(work.graph)
@@ -77,13 +77,13 @@ def lower_to_opset(work: Rewritten) -> None:
 
 
 def name_targets(work: Rewritten) -> int:
-    """Find the nodes and tensors that the scheme names."""
+    """Resolve the nodes and tensors that the scheme names."""
     work.targets = SchemeTargets(work.graph, work.scheme)
     return 0
 
 
 def leave_out_idle_biases(work: Rewritten) -> int:
-    """Take away biases that Gemms do not read."""
+    """Remove biases that Gemms do not use."""
     return leave_out_biases(work.graph)
 
 
@@ -105,7 +105,7 @@ def saturate_weights(work: Rewritten) -> int:
 
 
 def part_masked_biases(work: Rewritten) -> int:
-    """Part the biases that may become integers; formats are looked at where masks are found."""
+    """Separate masks from biases that may become integers; formats are resolved only if there are masks."""
     from transforms.part_biases import part_biases
 
     graph, scheme, targets = work.graph, work.scheme, work.named
@@ -115,7 +115,7 @@ def part_masked_biases(work: Rewritten) -> int:
 
 
 def order_channels(work: Rewritten) -> int:
-    """Put channels in an order in which sums of 8 bits saturate less."""
+    """Reorder channels so that 8-bit sums saturate less."""
     from transforms.order_channels import order_channels
 
     return order_channels(work.graph, exclude=work.exclude)
@@ -136,7 +136,7 @@ def rotate(work: Rewritten) -> int:
 
 
 def balance_channels(work: Rewritten) -> int:
-    """Scale channels of layers to like ranges, by a Mul in front."""
+    """Scale channels of layers to similar ranges, by a Mul before them."""
     from transforms.balance_channels import balance_channels
 
     scheme = work.scheme
@@ -146,7 +146,7 @@ def balance_channels(work: Rewritten) -> int:
 
 
 def move_named_outliers(work: Rewritten) -> None:
-    """Move the outliers that the scheme names; ValueError for a tensor of which nothing can be moved."""
+    """Move the outliers that the scheme names; ValueError for a tensor without movable outliers."""
     from transforms.channels.apply_moves import apply_moves
 
     moves = {name: work.scheme.outlier_move(name) for name in work.scheme.outliers}
@@ -202,7 +202,7 @@ PREPARE: tuple[Row[Rewritten], ...] = (
         after=_FORMED,
         line="weights saturated at +-3.38953139e38",
     ),
-    LEAVE_OUT_BIASES,  # of what was put together or taken apart meanwhile
+    LEAVE_OUT_BIASES,  # of nodes that were merged or split meanwhile
     Row(
         part_masked_biases,
         frozenset({"Conv", "ConvTranspose", "Gemm"}),
@@ -210,7 +210,7 @@ PREPARE: tuple[Row[Rewritten], ...] = (
         after=_FORMED,
         line=MASKED,
     ),
-    Row(  # before anything that names channels by their numbers
+    Row(  # before anything that refers to channels by number
         order_channels,
         when=lambda work: orders_channels(work.scheme),
         needs=_NAMED,
@@ -229,7 +229,7 @@ PREPARE: tuple[Row[Rewritten], ...] = (
     MOVE_OUTLIERS,
     Row(raise_to_formats, after=(*_FORMED, "move_named_outliers", "balance_channels")),
 )
-"""From the graph as it was loaded to the one whose tensors get formats."""
+"""From the loaded graph to the one whose tensors get formats."""
 
 
 def _names_bfloat16(scheme: Scheme) -> bool:

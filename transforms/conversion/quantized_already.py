@@ -1,4 +1,4 @@
-"""Whether a model is quantized already, by its nodes and its metadata."""
+"""Tell by nodes and metadata whether a model is already quantized."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _IN_INTEGERS = frozenset(
     | {"MatMulBnb4", "MatMulFpQ4", "QMoE", "MatMulNBitsMlp", "MatMulNBitsQkv"}
     | {"MatMulBlockQuantizedFp4Weight", "MatMulBlockQuantizedFp8Weight"}
 )
-"""Operators beside those of the name QLinear... that compute with quantized numbers, also of ONNX Runtime."""
+"""Quantized operators besides those named QLinear..., including those of ONNX Runtime."""
 
 
 def why_quantized(graph: gs.Graph) -> str:
-    """Return by what a model is known to be quantized, in words; empty for a float model.
+    """Return in words what shows that a model is quantized; empty for a float model.
 
-    What left no node is in its metadata.
+    Quantization that left no node is recorded in the metadata.
     """
     for node in walk.nodes(graph):
         if node.op in QUANTIZED_BY or node.op in _IN_INTEGERS or node.op.startswith("QLinear"):
@@ -35,9 +35,9 @@ def why_quantized(graph: gs.Graph) -> str:
 
 
 def refuse_swapped(float_graph: gs.Graph, quantized_graph: gs.Graph, *names: str) -> None:
-    """Raise ValueError for a quantized model and its float model in each other's place.
+    """Raise ValueError for a quantized model and its float model that were swapped.
 
-    ``names``: of the file that was given as the float model, and of the other.
+    ``names``: of the file given as the float model, and of the other.
     """
     if why_quantized(float_graph) and not why_quantized(quantized_graph):
         places = (spelled("{float_model}"), spelled("{quantized}"))

@@ -15,11 +15,11 @@ MASKED = "biases with masks, added after the layer"
 
 @dataclass
 class Record:
-    """Tensors that are quantized, by format and role; changes of each rewrite; notes; what outputs decided.
+    """Quantized tensors by format and role; changes of each rewrite; notes; decisions by the outputs.
 
-    ``calibrated``: how many tensors have ranges from samples; ``scheme``: that of the result, in which
-    nothing is left to the outputs; ``grids``: those of all tensors that became integers, where they are kept.
-    ``steps``: each step that ran, with its seconds.
+    ``calibrated``: number of tensors with ranges from samples; ``scheme``: that of the result, with nothing
+    left to the outputs; ``grids``: of all tensors that became integers, if requested. ``steps``: each step
+    that ran, with seconds.
     """
 
     tensors: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -32,7 +32,7 @@ class Record:
     steps: list[tuple[str, float]] = field(default_factory=list)
 
     def noted(self) -> Record:
-        """Return a record of what was changed and noted so far, and nothing else."""
+        """Return a record with only the changes and notes so far."""
         return Record(changes=Counter(self.changes), notes=list(self.notes))
 
     @property

@@ -1,4 +1,4 @@
-"""A graph that is rewritten as a scheme says: what the rows of a quantization read and change."""
+"""A graph to be rewritten according to a scheme: what the rows of a quantization read and change."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from transforms.scheme import Scheme
 
 
 class Rewritten(Formed, Protocol):
-    """A graph that is rewritten as a scheme says; ``targets``: what it names, after ``name_targets``."""
+    """A graph to be rewritten according to a scheme; ``targets``: what it names, after ``name_targets``."""
 
     scheme: Scheme
     targets: SchemeTargets | None
 
     @property
     def named(self) -> SchemeTargets:
-        """The targets; ValueError before they are found."""
+        """The targets; ValueError before they are resolved."""
 
 
 class BySchemeMixin:
-    """What follows for the form of a graph from the scheme and what it names."""
+    """Properties of a graph's form that follow from the scheme and its targets."""
 
     scheme: Scheme
     targets: SchemeTargets | None
 
     @property
     def named(self) -> SchemeTargets:
-        """What the scheme names; ValueError before the row that finds it."""
+        """The scheme's targets; ValueError before the row that resolves them."""
         if self.targets is None:
             raise ValueError("the graph is not prepared yet: step 'name_targets' comes first")
         return self.targets
@@ -52,7 +52,7 @@ class BySchemeMixin:
 
 @dataclass
 class Rewriting(BySchemeMixin):
-    """A graph that is rewritten as a scheme says, without samples."""
+    """A graph to be rewritten according to a scheme, without samples."""
 
     graph: gs.Graph
     scheme: Scheme
@@ -61,7 +61,7 @@ class Rewriting(BySchemeMixin):
 
 
 def _keeps_tied(scheme: Scheme) -> bool:
-    """Return whether heads multiply by the Transpose of an embedding: none has a format for weights alone."""
+    """Return whether heads multiply by the Transpose of an embedding: in weight-only and float schemes."""
     activation, mixing = scheme.format(scheme.activation), scheme.auto_mixed_precision
     if mixing is not None:
         choices = mixing.choices(scheme.activation, scheme.weight)

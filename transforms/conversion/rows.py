@@ -1,4 +1,4 @@
-"""Recipes: rows of what is done to a model, each entered where its operators or options occur."""
+"""Recipes: rows of changes to a model, each entered where its operators or options occur."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from transforms.graph import walk
 
 
 class HasGraph(Protocol):
-    """What the rows of a recipe are run on: a graph that changes, and the record of what was done."""
+    """What the rows of a recipe work on: a graph that changes, and the record of the changes."""
 
     graph: gs.Graph
 
     @property
     def record(self) -> Record:
-        """What was done."""
+        """The record."""
 
 
 W = TypeVar("W", bound=HasGraph, contravariant=True)
 V = TypeVar("V", bound=HasGraph)
 
 Step = Callable[[W], int | None]
-"""Reads and changes a work. Rewrites return how many changes they made, others nothing."""
+"""Reads and changes a work. Rewrites return how many changes they made, others None."""
 
 
 def always(work: object) -> bool:
-    """Return True: the row is entered in each job."""
+    """Return True: the row is entered in every job."""
     return True
 
 
 def shows(*phases: str) -> Callable[[object], tuple[str, ...]]:
-    """Return a function that says which phases a row shows, whatever the work is."""
+    """Return a function that returns the phases of a row, for any work."""
     return lambda work: phases
 
 
@@ -47,7 +47,7 @@ _shows_none = shows()
 
 @dataclass(frozen=True, eq=False)
 class Row(Generic[W]):
-    """A step of a recipe, and what says when it is entered.
+    """A step of a recipe, and the conditions under which it is entered.
 
     Attributes
     ----------
@@ -56,18 +56,18 @@ class Row(Generic[W]):
     operators : set of str
         The row is entered only where the graph has a node of one of these types; empty for any graph.
     when : function
-        The row is entered only for a work for which this is true. It looks at what is known before the first
+        The row is entered only for a work for which this is true. It may use what is known before the first
         row: the scheme, the samples and the options.
     needs : mapping of str to str
         Fields of the work that the row reads, with the row that sets each.
     gives : tuple of str
-        Fields that it sets in the place of another row.
+        Fields that it sets instead of another row.
     after : tuple of str
-        Rows that come before this one where a recipe has them.
+        Rows that come before this one if a recipe has them.
     phases : function
-        The phases of the progress bar that the row shows, of a work that has not begun.
+        The phases that the row shows in the progress bar, for a work that has not begun.
     line : str
-        What is counted, for the summary: the count stands in front.
+        The noun that follows the count in the summary.
     """
 
     run: Step[W]
@@ -86,7 +86,7 @@ class Row(Generic[W]):
 
 
 def as_rows(steps: Iterable[Row[V] | Step[V]]) -> tuple[Row[V], ...]:
-    """Return steps as rows: a plain function is entered in each job, and needs nothing."""
+    """Return steps as rows: a plain function is entered in every job, and needs nothing."""
     return tuple(step if isinstance(step, Row) else Row(step) for step in steps)
 
 
@@ -101,11 +101,11 @@ def check_order(work: HasGraph, rows: Sequence[Row[Any]], needed: Mapping[str, s
     ``needed``: fields that are read after the last row, with the row that sets each.
     """
     names = [row.name for row in rows]
-    given: set[str] = set()
+    provided: set[str] = set()
 
     def _check(needs: Mapping[str, str], before: Sequence[str], reader: str) -> None:
         for name, giver in needs.items():
-            if giver not in before and name not in given and not _has(work, name):
+            if giver not in before and name not in provided and not _has(work, name):
                 raise ValueError(f"{reader} needs {name}: step '{giver}' comes first")
 
     for place, row in enumerate(rows):
@@ -113,7 +113,7 @@ def check_order(work: HasGraph, rows: Sequence[Row[Any]], needed: Mapping[str, s
         for other in row.after:
             if other in names[place:] and other not in names[:place]:
                 raise ValueError(f"step '{row.name}' comes after step '{other}'")
-        given.update(row.gives)
+        provided.update(row.gives)
     _check(needed, names, "the result")
 
 
@@ -123,10 +123,10 @@ def _has(work: HasGraph, name: str) -> bool:
 
 
 def run_rows(work: V, rows: Iterable[Row[V]]) -> None:
-    """Enter the rows whose operators and options occur, one after another.
+    """Run the rows whose operators and options occur, one after another.
 
-    The record says which were entered, for how many seconds each, and what they counted. Raises what a row
-    raises; the graph is then in an undefined state.
+    The record lists the rows that were entered, their seconds, and their counts. Raises what a row raises;
+    the graph is then in an undefined state.
     """
     types: frozenset[str] | None = None
     for row in rows:
@@ -151,6 +151,6 @@ def features_of(graph: gs.Graph) -> tuple[features.Feature, ...]:
 
 
 def run_feature_rows(work: HasGraph, opened: Iterable[features.Feature], place: str) -> None:
-    """Enter the rows that some features have at a place of the recipes."""
+    """Run the rows that features have at a place of the recipes."""
     for feature in opened:
         run_rows(work, feature.rows.get(place, ()))

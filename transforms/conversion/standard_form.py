@@ -1,4 +1,4 @@
-"""The form of a float model in which its values are put on coarser grids: raised, fused, widened, folded."""
+"""The form of a float model before its values are put on coarser grids: raised, fused, widened, folded."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from transforms.model.read_model import ModelError
 _HARD_SWISHES = "HardSwish fused"
 
 CAST_TO_BFLOAT16 = 13
-"""First opset in which Cast, and the operators that only move data, accept bfloat16."""
+"""First opset in which Cast, and operators that only move data, accept bfloat16."""
 
 FUSED_BY_RUNTIME = frozenset(
     {"LayerNormalization", "SimplifiedLayerNormalization", "Attention", "BiasGelu", "FastGelu", "Gelu"}
     | {"EmbedLayerNormalization", "FusedConv", "FusedGemm", "FusedMatMul", "MultiHeadAttention"}
     | {"QuickGelu", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"}
 )
-"""The operators of :data:`transforms.split_fused.FUSED`, which takes long to import."""
+"""The operators of :data:`transforms.split_fused.FUSED`, which is slow to import."""
 
 
 @dataclass(frozen=True)
 class StandardForm:
-    """How a float model is brought into this form.
+    """Options of bringing a float model into this form.
 
-    ``optimized``: fold constants and BatchNorm, fuse decomposed LayerNorm, GELU and HardSwish, and take
-    operators of ONNX Runtime's optimizer apart; ``merge_products``: merge MatMuls on one input as well;
-    ``keep_io_types``: inputs and outputs in float16 stay so; ``newest``: the opset that the graph may not
-    pass, and no fusion into an operator of a later one, if not 0; ``keep_tied``: that of
+    ``optimized``: fold constants and BatchNorm, fuse decomposed LayerNorm, GELU and HardSwish, and split
+    operators of ONNX Runtime's optimizer; ``merge_products``: also merge MatMuls with the same input;
+    ``keep_io_types``: inputs and outputs in float16 stay so; ``newest``: if not 0, the highest opset of the
+    graph, which also excludes fusions into operators of later ones; ``keep_tied``: that of
     :func:`transforms.optimize.optimize`.
     """
 
@@ -51,7 +51,7 @@ class Formed(HasGraph, Protocol):
 
     @property
     def form(self) -> StandardForm:
-        """How it is brought there."""
+        """The options of the form."""
 
     @property
     def exclude(self) -> Selection:
@@ -60,7 +60,7 @@ class Formed(HasGraph, Protocol):
 
 @dataclass
 class Forming:
-    """A graph alone, with its form, the nodes that are fused only among themselves, and the record."""
+    """A graph alone, with the form's options, nodes that are fused only among themselves, and the record."""
 
     graph: gs.Graph
     exclude: Selection
@@ -76,18 +76,18 @@ def standardize(graph: gs.Graph, exclude: Selection, form: StandardForm | None =
 
 
 def note_mended(graph: gs.Graph, notes: list[str]) -> None:
-    """Add notes on declared shapes that later opsets told to be wrong."""
+    """Add notes on declared shapes that later opsets showed to be wrong."""
     notes += [note for note in info_of(graph).notes if note not in notes]
 
 
 def raise_to_13(work: Formed) -> None:
-    """Raise the graph to the first opset that has bfloat16."""
+    """Raise the graph to the first opset with bfloat16."""
     work.record.notes += info_of(work.graph).notes
     _raise(work.graph, CAST_TO_BFLOAT16, work.form.newest)
 
 
 def split_runtime_operators(work: Formed) -> None:
-    """Take operators of ONNX Runtime's optimizer apart."""
+    """Split operators of ONNX Runtime's optimizer into standard ones."""
     from transforms.split_fused import split_fused
 
     if count := split_fused(work.graph, exclude=work.exclude, only_unknown=not work.form.optimized):
@@ -116,23 +116,23 @@ def fuse_hardswishes(work: Formed) -> int:
 
 
 def widen_halves(work: Formed) -> None:
-    """Compute in float32 what the model computes in float16."""
+    """Compute in float32 where the model computes in float16."""
     from transforms.widen_float16 import widen_float16
 
     widen_float16(work.graph, keep_io_types=work.form.keep_io_types)
 
 
 def fold(work: Formed) -> None:
-    """Optimize the graph, and store equal constants once, of which folding leaves a copy in each body."""
+    """Optimize the graph, and share equal constants, of which folding leaves a copy in each body."""
     from transforms.optimize import optimize
     from transforms.share_constants import share_constants
 
-    graph, whole = work.graph, _hardswishes(work.graph)
+    graph, before = work.graph, _hardswishes(work.graph)
     try:
         optimize(graph, exclude=work.exclude, keep_tied=work.form.keep_tied)
     except ModelError as error:
         work.record.notes.append(f"Not optimized: {error}")
-    if taken_apart := whole - _hardswishes(graph):
+    if taken_apart := before - _hardswishes(graph):
         work.record.changes[_HARD_SWISHES] -= taken_apart
     share_constants(graph)
 
@@ -175,14 +175,14 @@ def _fusions(*after: str) -> tuple[Row[Formed], ...]:
 STANDARD: tuple[Row[Formed], ...] = (
     Row(raise_to_13),
     Row(split_runtime_operators, FUSED_BY_RUNTIME, after=("raise_to_13",)),
-    # while constants that float16 has rounded are known to be that, and Transposes are in their place
+    # while constants rounded to float16 are known as such, and Transposes are in their original place
     *_fusions("split_runtime_operators"),
     Row(widen_halves, after=("fuse_layernorms", "fuse_gelus", "fuse_hardswishes")),
     Row(fold, when=_is_optimized, after=("widen_halves",)),
-    *_fusions("fold"),  # of what folding exposed
+    *_fusions("fold"),  # of patterns exposed by folding
     Row(merge_products, frozenset({"MatMul"}), _merges, after=("fold",), line="MatMul fused"),
 )
-"""Raises a graph to opset 13 at least, computes float16 parts in float32, and optimizes it."""
+"""Raises a graph to at least opset 13, computes float16 parts in float32, and optimizes it."""
 
 
 def _raise(graph: gs.Graph, version: int, newest: int) -> None:
@@ -197,9 +197,9 @@ def _hardswishes(graph: gs.Graph) -> int:
 
 
 def _fused(work: Formed, version: int, find: Callable[..., int], fuse: Callable[..., int]) -> int:
-    """Fuse nodes none of which is excluded, and nodes all of which are; return how many were put together.
+    """Fuse nodes none of which is excluded, and nodes all of which are; return the number of fusions.
 
-    The graph is raised to the opset that has the operator, if that is allowed and something is found.
+    The graph is raised to the opset with the operator, if that is allowed and there is something to fuse.
     """
     graph, newest = work.graph, work.form.newest
     if newest and version > newest:

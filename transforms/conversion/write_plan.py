@@ -1,4 +1,4 @@
-"""Plans of a scheme, and the rows that bring a planned graph into the form in which it is saved."""
+"""Plans of a scheme, and the rows that bring a planned graph into its final form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NARROW_BITS = 8
 def make_plan(
     graph: gs.Graph, scheme: Scheme, targets: Targets | SchemeTargets, done: Record
 ) -> QuantizationPlan:
-    """Return the plan for a prepared graph, with shared ranges and borders as the scheme wants them."""
+    """Return the plan for a prepared graph, with shared ranges and borders according to the scheme."""
     plan = QuantizationPlan(graph, scheme, targets)
     if scheme.align_concat:
         done.changes[_ALIGNED] = align_concat(plan, alike=scheme.align_concat == AUTO)
@@ -46,7 +46,7 @@ def make_plan(
 def write_plan(
     plan: QuantizationPlan, ranges: Ranges | None, done: Record, memory: WeightMemory | None = None
 ) -> None:
-    """Write a plan into its graph; ``memory`` is that of several plans of one model."""
+    """Write a plan into its graph; ``memory`` is shared by several plans of one model."""
     done.tensors = Counter(
         (quantization.steps[-1].format.name, quantization.role) for quantization in plan.quantizations
     )
@@ -55,7 +55,7 @@ def write_plan(
     if plan.scheme.align_concat == AUTO and ranges is not None:
         done.changes[_ALIGNED] = plan.settle(ranges.extremes())
     rounded = [form.planned(plan) for form in plan.specs.formats.at_run_time]
-    tables = stored_tables(plan)  # as long as nodes are those that the scheme speaks of
+    tables = stored_tables(plan)  # while nodes are still those that the scheme names
     insert_qdq(plan, ranges, memory=memory, grids=done.grids)
     if tables:
         _write_tables(plan, tables, done, memory)
@@ -66,7 +66,7 @@ def write_plan(
 def _write_tables(
     plan: QuantizationPlan, tables: list[gs.Constant], done: Record, memory: WeightMemory | None
 ) -> None:
-    """Store tables of indices in int8."""
+    """Store embedding tables in int8."""
     from transforms.quantize_tables import TABLE_FORMAT, quantize_tables
 
     if count := quantize_tables(plan.graph, tables, memory):
@@ -74,14 +74,14 @@ def _write_tables(
 
 
 def fold_relus(work: Rewritten) -> int:
-    """Remove Relus and Clips that quantization does already."""
+    """Remove Relus and Clips that quantization makes redundant."""
     from transforms.fold_relu import fold_relu
 
     return fold_relu(work.graph)
 
 
 def quantize_before_relus(work: Rewritten) -> int:
-    """Put quantizations in front of Relus and Clips."""
+    """Move quantizations before Relus and Clips."""
     from transforms.runtime_workarounds import quantize_before_relu
 
     return quantize_before_relu(work.graph)
@@ -95,42 +95,42 @@ def write_casts(work: Rewritten) -> None:
 
 
 def requantize_captured(work: Rewritten) -> int:
-    """Quantize tensors again that bodies read."""
+    """Quantize tensors captured by bodies again."""
     from transforms.runtime_workarounds import requantize_captured
 
     return requantize_captured(work.graph)
 
 
 def leave_out_zero_points(work: Rewritten) -> int:
-    """Take away zero points of 0 that the runtime would move wrongly."""
+    """Remove zero points of 0 that the runtime would move wrongly."""
     from transforms.runtime_workarounds import leave_out_zero_points
 
     return leave_out_zero_points(work.graph)
 
 
 def leave_out_pool_attributes(work: Rewritten) -> int:
-    """Take away attributes of AveragePools that the runtime's operator on integers gets wrong."""
+    """Remove attributes of AveragePools that the runtime's integer operator gets wrong."""
     from transforms.runtime_workarounds import leave_out_pool_attributes
 
     return leave_out_pool_attributes(work.graph)
 
 
 def sum_before_layernorms(work: Rewritten) -> int:
-    """Add by Sum in front of LayerNormalizations, which the runtime then computes apart from these."""
+    """Replace Add by Sum before LayerNormalizations, which the runtime then computes separately."""
     from transforms.runtime_workarounds import sum_before_layernorm
 
     return sum_before_layernorm(work.graph)
 
 
 def keep_weights_float(work: Rewritten) -> int:
-    """Keep weights of layers in float beside integers as they are."""
+    """Keep weights of layers in float beside integers unquantized."""
     from transforms.runtime_workarounds import keep_weights_float
 
     return keep_weights_float(work.graph)
 
 
 def finish_features(work: Rewritten) -> int:
-    """Enter the rows that features have for a quantized graph."""
+    """Run the rows that features have for a quantized graph."""
     run_feature_rows(work, features_of(work.graph), "finish")
     return 0
 
@@ -180,7 +180,7 @@ FINISH: tuple[Row[Rewritten], ...] = (
         line="tables of indices in fewer bits",
     ),
 )
-"""From the graph with quantized tensors to the form in which the runtime of the scheme takes it."""
+"""From the graph with quantized tensors to the form that the scheme's runtime expects."""
 
 
 def _has_narrow_weights(scheme: Scheme) -> bool:

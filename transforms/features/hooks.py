@@ -1,4 +1,4 @@
-"""What features may add, each empty for most. Types of packages above are ``Any`` here."""
+"""Interfaces through which features extend the core, each optional. Types of higher packages are ``Any``."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ops.array_types import AnyArray, Feed, Float32Array, QParams
 from ops.formats import Format
 
 Run = Callable[[Feed], Feed]
-"""Runs a model on a feed."""
+"""Runs a model on one feed and returns its outputs."""
 
 
 class StoredWeight(Protocol):
-    """A weight that nodes make of stored integers."""
+    """A weight that nodes compute from stored integers."""
 
     @property
     def source(self) -> gs.Constant:
-        """The constant that is stored."""
+        """The stored constant."""
 
     @property
     def integers(self) -> AnyArray:
@@ -30,22 +30,22 @@ class StoredWeight(Protocol):
 
     @property
     def nodes(self) -> Sequence[gs.Node]:
-        """The nodes that read it, in order; the last one makes the weight."""
+        """The nodes that compute the weight, in order; the last one outputs it."""
 
     @property
     def format(self) -> str:
-        """The name of the format of the integers."""
+        """The name of the integers' format."""
 
     def values(self) -> Float32Array:
-        """Return the numbers that the integers stand for."""
+        """Return the dequantized numbers."""
 
 
 class WeightForm(Protocol):
-    """How weights of operators that are no dot products are stored."""
+    """How operators with weights other than dot products store them."""
 
     @property
     def inputs(self) -> Collection[int]:
-        """The inputs that are weights."""
+        """The indices of inputs that are weights."""
 
     def is_weight(self, node: gs.Node, index: int) -> bool:
         """Return whether an input is a stored float weight."""
@@ -65,63 +65,63 @@ class WeightForm(Protocol):
         target: gs.Variable,
         scheme: Any,
     ) -> list[gs.Node]:
-        """Return the nodes that make the target of the integers of a weight, with free names of walk.Names.
+        """Return the nodes that compute the target from a weight's integers, with names from walk.Names.
 
         ``grid``: scales and zero points, and the size of blocks.
         """
 
     def read(self, tensor: gs.Tensor) -> StoredWeight | None:
-        """Return the integers that a tensor is made of, None for another tensor."""
+        """Return the stored integers from which a tensor is computed, or None."""
 
 
 class PlannedProducts(Protocol):
-    """The products of a plan that round inputs at run time, found before its graph is quantized."""
+    """The products of a plan that round inputs at run time, collected before its graph is quantized."""
 
     def write(self, done: Any) -> None:
-        """Let the products of the quantized graph do so, and count them in a record."""
+        """Let the products of the quantized graph round their inputs, and count them in a record."""
 
     def emulate(self) -> None:
-        """Let them read what they would round their inputs to, in float, so that weights may be fed."""
+        """Round their inputs and return to float, so that weights may still be fed."""
 
 
 class RunTimeProducts(Protocol):
     """How products round float inputs at run time."""
 
     def pays(self, node: gs.Node) -> bool:
-        """Return whether a layer is worth integer weights."""
+        """Return whether integer weights pay for a layer."""
 
     def multiplies(self, node: gs.Node, scheme: Any) -> bool:
-        """Return whether a layer multiplies integers, and does not only store them."""
+        """Return whether a layer multiplies integers, not only stores them."""
 
     def operands(self, plan: Any) -> Sequence[Any]:
-        """Return the inputs, :class:`transforms.channels.propose_moves.Operand`, whose channels may move."""
+        """Return the inputs whose channels may move, :class:`transforms.channels.propose_moves.Operand`."""
 
     def planned(self, plan: Any) -> PlannedProducts:
         """Return the products of a plan that multiply integers."""
 
 
 class ModelView(Protocol):
-    """How a model is run whose inputs or outputs have other forms than those of its float model."""
+    """How to run a model whose inputs or outputs have other forms than those of its float model."""
 
     def fed(self, feed: Feed) -> Feed:
-        """Return the feed of the model for one of the float model."""
+        """Return the model's feed for one of the float model."""
 
     def in_float(self, run: Run) -> Run:
-        """Return what takes feeds of the float model and makes its outputs, by what runs the model."""
+        """Return a function from feeds to outputs of the float model, given one that runs this model."""
 
     def in_steps(self, graph: gs.Graph, run: Run, feeds: Sequence[Feed]) -> Callable[[Run], Run] | None:
-        """Return how samples are run so that what the model keeps between steps counts.
+        """Return a function that runs samples in steps, so that what the model keeps between steps counts.
 
-        None where the float model, which ``run`` runs, makes others of feeds in steps.
+        None where the float model, which ``run`` runs, gives other outputs for feeds in steps.
         """
 
 
 @dataclass(frozen=True)
 class SampleFiles:
-    """How files of samples become inputs, by options as transforms.run.image_options.ImageOptions.
+    """How files of samples become inputs, with options as transforms.run.image_options.ImageOptions.
 
-    ``read``: returns the input that is made of a file; ``line``: says how files go in; ``warnings``: yields
-    why a graph was made for others, with what reads the samples by other options.
+    ``read``: returns the input for a file; ``line``: describes how files are read; ``warnings``: yields why
+    a graph expects other inputs, given a function that reads the samples with other options.
     """
 
     read: Callable[[Path, Any, Any], AnyArray]
@@ -133,9 +133,9 @@ class SampleFiles:
 class CodedWeights:
     """Weights that functions of a model decode.
 
-    ``attach``: adds the functions that a model calls; ``decode``: puts weights in the place of the calls, in
-    a light model and its weights, and returns how many; ``calls``: yields format, elements and inputs of
-    each call; ``grid_of``: returns the format in which a weight may be coded, of some and along some axes.
+    ``attach``: adds the functions that a model calls; ``decode``: replaces the calls by weights in a light
+    model and its weights, and returns how many; ``calls``: yields format, elements and inputs of each call;
+    ``grid_of``: returns which of some formats can represent a weight along some axes, or None.
     """
 
     attach: Callable[[onnx.ModelProto], None]
@@ -146,45 +146,45 @@ class CodedWeights:
 
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """What nodes of some operators, a key of a scheme, or an option add to recipes, plans and searches.
+    """What operators, a key of a scheme, or an option add to recipes, plans and searches.
 
     Attributes
     ----------
     noun : str
-        What a layer with one of these operators is called in a sentence, with its article.
+        Name of a layer with one of these operators, with its article.
     domains : collection of str
-        Those of the operators; empty for ONNX's own.
+        Domains of the operators; empty for standard ONNX.
     weights : WeightForm, optional
-        How weights are stored, if the operators have some.
+        How the operators' weights are stored.
     limits : function, optional
-        Returns the least and the greatest number of an output of a node, None where nothing is known.
+        Returns the least and greatest value of an output of a node, None where nothing is known.
     written_as : set of (str, str)
-        Operators, and others in whose form a rewrite writes them.
+        Pairs of an operator and the operator as which a rewrite writes it.
     rows : mapping of str to sequence of Row
         Rows by the place in recipes where they are entered: "unjudged", before ranges are measured, for a
-        scheme whose keys outputs do not decide, "finish", after the graph is quantized, "store", where its
-        parts are written as operators of ONNX Runtime, and "interface", where inputs and outputs get the form
-        that an option of the feature asks for.
+        scheme whose keys are not decided by outputs; "finish", after the graph is quantized; "store", where
+        parts are written as operators of ONNX Runtime; "interface", where inputs and outputs get the form
+        that an option of the feature requests.
     is_stored : function, optional
-        Returns whether something of a graph is stored in few bits by rows of "store", which a plan leaves as
-        it is; ``matmul_nbits`` asks for it.
+        Returns whether rows of "store" store some part of a graph in few bits, which a plan leaves alone;
+        ``matmul_nbits`` asks for it.
     moves : sequence of Move
-        What outputs decide, after the moves for every graph.
+        Moves decided by outputs, after those for every graph.
     finer : function
-        Returns the products of a graph whose weights have more bits, where those of others have few.
+        Returns the products of a graph whose weights get more bits where the others have few.
     products : RunTimeProducts, optional
-        How products round inputs at run time, for a key of schemes that says so.
+        How products round inputs at run time, for a key of schemes that requests it.
     roundings : function
-        Returns the nodes of a graph that compute in float only because they round tensors at run time.
+        Returns the nodes of a graph that compute in float only to round tensors at run time.
     write_float : function
-        Writes products in integers of a graph as what they compute in float, and returns the ``id`` of nodes
-        that are part of rounding.
+        Rewrites integer products of a graph in float, and returns the ``id`` of nodes that are part of
+        rounding.
     view : function, optional
-        Returns how a graph with inputs of its types is run, None for one that is run as it is.
+        Returns how to run a graph with inputs of its types, None for one that runs as it is.
     files : SampleFiles, optional
-        How samples in files of its suffixes are read.
+        How sample files with its suffixes are read.
     coded : CodedWeights, optional
-        How functions of its domains decode weights.
+        How functions in its domains decode weights.
     """
 
     noun: str

@@ -1,7 +1,7 @@
-"""Archives of arrays, .npz files, written and read by the names of the arrays, whatever they are.
+"""Archives of arrays, .npz files, written and read with any names of arrays.
 
-NumPy's own writer takes names as keywords, among which ``file`` and ``allow_pickle`` mean something else, and
-its reader takes ``a.npy`` for the array ``a``.
+NumPy's own writer takes names as keywords, some of which have another meaning (``file``, ``allow_pickle``),
+and its reader takes ``a.npy`` for the array ``a``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SUFFIX = ".npy"
 
 
 def write_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> None:
-    """Write arrays by name; ValueError for one of objects, which would have to be pickled."""
+    """Write arrays by name; ValueError for an array of objects, which would have to be pickled."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(name + _SUFFIX, "w", force_zip64=True) as file:
@@ -41,7 +41,7 @@ def read_arrays(path: Path) -> dict[str, AnyArray]:
 
 
 def native(array: AnyArray) -> AnyArray:
-    """Return an array in the byte order of this machine: ONNX Runtime reads others as if they were in it."""
+    """Return an array in this machine's byte order: ONNX Runtime ignores other byte orders."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

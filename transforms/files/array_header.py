@@ -10,7 +10,7 @@ from typing import IO
 import numpy as np
 
 EXPANSION = 100
-"""Deflated numbers of real samples take a half to all of their size; zeros a thousandth."""
+"""Largest ratio of compression: real samples compress to a half at best, zeros to a thousandth."""
 
 SMALL = 1 << 28
 """Bytes up to which an array may have any ratio of compression."""
@@ -43,7 +43,7 @@ def read_header(file: IO[bytes], size: int) -> ArrayHeader:
 
 
 def refuse_expansion(size: int, stored: int) -> None:
-    """Raise ValueError if stored bytes expand to far more than those of real numbers do."""
+    """Raise ValueError if stored bytes expand to far more than real numbers would."""
     if size > max(SMALL, EXPANSION * stored):
         raise ValueError(
             f"{stored:,} stored bytes expand to {size:,}, above the limits of {SMALL:,} and of {EXPANSION} "

@@ -1,8 +1,8 @@
-"""Files that appear whole or not at all: temporary files and folders, locks, what dead processes have left.
+"""Files that appear completely or not at all: temporary files, locks, leftovers of dead processes.
 
-Whatever is temporary is registered by name before it exists, so that a process that ends in the middle of
-its work can remove it, too. A temporary file beside an output is locked for as long as its process lives:
-one without a lock is left over.
+Temporary files are registered by name before they exist, so that a process that ends in the middle of its
+work can remove them, too. A temporary file beside an output is locked for as long as its process lives: an
+unlocked one is a leftover.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ UNFINISHED, NOTE = "tmp", "note"
 
 _PREFIX = "onnx-narrow-"
 _NAME = re.compile(rf"\..*\.{_PREFIX}[0-9a-f]{{16}}\.(?:{UNFINISHED}|{NOTE})", re.S)
-_LONGEST = 30  # characters of the output's name in the temporary one, which must not be too long
-_PAUSE = 0.02  # seconds between two tries to get a lock
+_LONGEST = 30  # characters of the output's name in the temporary name, which must not get too long
+_PAUSE = 0.02  # seconds between two attempts to get a lock
 _KINDS = {
     stat.S_IFDIR: "folder",
     stat.S_IFCHR: "device",
@@ -48,7 +48,7 @@ def noted(*paths: Path) -> Iterator[None]:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Yield a new folder that is removed at the end of the block; OSError if it cannot be made."""
+    """Yield a new folder that is removed at the end of the block; OSError if it cannot be created."""
     path = Path(tempfile.gettempdir()) / f"{_PREFIX}{secrets.token_hex(8)}"
     with noted(path):
         path.mkdir(mode=0o700)
@@ -72,11 +72,11 @@ def remove_all() -> None:
 def temporary(path: Path, kind: str = UNFINISHED) -> Iterator[Path]:
     """Yield a new, empty file beside ``path``; it is removed at the end unless it was renamed.
 
-    OSError if it cannot be made.
+    OSError if it cannot be created.
     """
     file = path.with_name(f".{path.name[:_LONGEST]}.{_PREFIX}{secrets.token_hex(8)}.{kind}")
     with noted(file):
-        with locked(path.parent):  # no other process finds the file before it is locked
+        with locked(path.parent):  # no other process sees the file before it is locked
             descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
             _lock(descriptor)
         try:
@@ -87,7 +87,7 @@ def temporary(path: Path, kind: str = UNFINISHED) -> Iterator[Path]:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file is named as a temporary one, of any process."""
+    """Return whether a file is named as a temporary one, of any process."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -116,8 +116,8 @@ def _is_stale(entry: os.DirEntry[str]) -> bool:
 def locked(folder: Path, patience: float = 60.0) -> Iterator[bool]:
     """Hold the lock of a folder, also against other threads; yield whether it was acquired.
 
-    It is not acquired in a folder that cannot be read or does not support locks, nor if another one holds it
-    for more than ``patience`` seconds. A thread that holds it has it in inner blocks, too.
+    It is not acquired in a folder that cannot be read or does not support locks, nor if another process
+    holds it for more than ``patience`` seconds. A thread that holds it also has it in inner blocks.
     """
     held = _held.__dict__.setdefault("folders", set())
     try:
@@ -142,7 +142,7 @@ def locked(folder: Path, patience: float = 60.0) -> Iterator[bool]:
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Lock an open file; return False if another one holds the lock, None without support of locks."""
+    """Lock an open file; return False if another process holds the lock, None if locks are not supported."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -156,8 +156,8 @@ def _lock(descriptor: int) -> bool | None:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield an empty file to write to, which replaces ``path`` if the block succeeds.
 
-    A link stays, and the file that it leads to is replaced. If the block fails or is interrupted, nothing
-    changes. Raises the errors of :func:`destination`; an OSError without a file name gets that of the path.
+    A link stays, and its target is replaced. If the block fails or is interrupted, nothing changes. Raises
+    the errors of :func:`destination`; an OSError without a file name gets that of the path.
     """
     target = destination(path)
     with naming(path), temporary(target) as file:
@@ -166,10 +166,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def destination(path: Path) -> Path:
-    """Return the file that writing to ``path`` makes or replaces: the target of a link, else ``path``.
+    """Return the file that writing to ``path`` creates or replaces: the target of a link, else ``path``.
 
-    Raises ValueError for a folder, a device and anything else that is not a regular file, OSError for links
-    in a circle and for a link into a folder that does not exist.
+    Raises ValueError for a folder, a device or anything else that is not a regular file, OSError for
+    circular links and for a link into a folder that does not exist.
     """
     try:
         mode = path.stat().st_mode
@@ -199,7 +199,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def make_durable(folder: Path) -> None:
-    """Flush the directory entries of a folder to disk, if the file system can."""
+    """Flush the directory entries of a folder to disk, if the file system supports it."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,4 +1,4 @@
-"""Files mapped into memory, and where in which file an array lies that is a view of one."""
+"""Files mapped into memory, and the place in its file of an array that is a view."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 _PAGES = 1 << 26
-"""Bytes of a mapped file that are asked for before its pages are given back: reading makes them anew."""
+"""Bytes requested from a mapped file after which its pages are released: reading loads them again."""
 
-_GIVES_BACK = hasattr(mmap, "MADV_DONTNEED")  # not so on Windows
+_GIVES_BACK = hasattr(mmap, "MADV_DONTNEED")  # missing on Windows
 
 
 class MappedFile(mmap.mmap):
-    """A file that is mapped to be read, with its path and its state at that time.
+    """A file mapped for reading, with its path and its state at that time.
 
-    ``taken``: how many bytes were asked for since its pages were given back.
+    ``taken``: bytes requested since its pages were released.
     """
 
     path: Path
@@ -28,7 +28,7 @@ class MappedFile(mmap.mmap):
     taken: int = 0
 
     def take(self, count: int) -> None:
-        """Note that so many bytes will be read; what was read before counts as memory of the process."""
+        """Count bytes that will be read; pages that were read count as memory of the process."""
         self.taken += count
         if self.taken > _PAGES and _GIVES_BACK:
             self.madvise(mmap.MADV_DONTNEED)
@@ -37,7 +37,7 @@ class MappedFile(mmap.mmap):
 
 @dataclass(frozen=True)
 class FilePlace:
-    """Where in a file the bytes of an array are; the path is absolute."""
+    """The place of an array's bytes in a file; the path is absolute."""
 
     path: Path
     offset: int
@@ -45,7 +45,7 @@ class FilePlace:
 
 
 def map_file(path: Path) -> NDArray[np.uint8]:
-    """Return the bytes of a file that is not empty, read-only and mapped; OSError if it cannot be opened."""
+    """Return the bytes of a non-empty file, read-only and mapped; OSError if it cannot be opened."""
     with path.open("rb") as file:
         content = MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
         content.path, content.state = path.resolve(), _state(os.fstat(file.fileno()))
@@ -61,10 +61,10 @@ def file_of(array: NDArray[Any]) -> MappedFile | None:
 
 
 def place_of(array: NDArray[Any]) -> FilePlace | None:
-    """Return where the bytes of an array are in its file.
+    """Return the place of an array's bytes in its file.
 
-    None for other arrays, for views whose numbers do not follow one another, and if the path no longer leads
-    to the file that was mapped, or that has changed.
+    None for other arrays, for views that are not contiguous, and if the path no longer leads to the mapped
+    file, or the file has changed.
     """
     file = file_of(array)
     if file is None or not array.flags.c_contiguous:

@@ -1,11 +1,11 @@
-"""A model and its external data are renamed into place together, and leftovers removed.
+"""Rename a model and its external data into place together, and remove leftovers.
 
-The order: write a note of data files that may be left over, rename the data, rename the model, remove data
-that no model needs any more, remove the note. A process that is killed in between leaves the old model or
-the new one, each with its data, and the note, by which the next run cleans up.
+The order is: write a note of data files that may be left over, rename the data, rename the model, remove
+data that no model needs any more, remove the note. A process killed in between leaves the old model or the
+new one, each with its data, and the note, by which the next run cleans up.
 
-External data are in ``NAME.HASH.data``, with the first 16 digits of the SHA-256 of their bytes: a model names
-the data that it was written with, and cannot end up with those of another.
+External data are in ``NAME.HASH.data``, with the first 16 digits of the SHA-256 of their bytes: a model
+names the data with which it was written, and cannot get those of another.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def put_in_place(
 
     Data files that the replaced model named, and no file in the folder names any more, are then removed;
     ``sources`` never are. Raises ValueError if the data would replace a source, FileExistsError if a file
-    would be replaced and not ``force``, OSError; the old model and its data are then unchanged.
+    would be replaced without ``force``, OSError; the old model and its data are then unchanged.
     """
     folder = target.parent
     with locked(folder) as alone:
-        refuse_existing(target, force=force)  # another writer may have been first
+        refuse_existing(target, force=force)  # another writer may have been faster
         doubtful = _data_of(target)
         if data and not data[1].exists():
             doubtful.add(data[1].name)
@@ -76,7 +76,7 @@ def _data_of(model: Path) -> set[str]:
 
 
 def _place_data(data: Path, target: Path, *, force: bool, sources: Sequence[Path]) -> None:
-    """Rename data, unless they exist already: another model may have the same."""
+    """Rename data, unless they exist already: another model may have the same data."""
     if target.is_file() and not target.is_symlink() and filecmp.cmp(data, target, shallow=False):
         return
     refuse_source(target, sources)
@@ -86,13 +86,13 @@ def _place_data(data: Path, target: Path, *, force: bool, sources: Sequence[Path
 
 
 def refuse_existing(target: Path, *, force: bool) -> None:
-    """Raise FileExistsError if the file exists and not ``force``."""
+    """Raise FileExistsError if the file exists and ``force`` is false."""
     if target.exists() and not force:
         raise FileExistsError(f"output '{target}' exists; {spelled('{force}')} overwrites it")
 
 
 def refuse_source(target: Path, sources: Sequence[Path]) -> None:
-    """Raise ValueError if a file is one of the sources, also by another name."""
+    """Raise ValueError if a file is one of the sources, also under another name."""
     if target.exists() and any(target.samefile(source) for source in sources):
         raise ValueError(f"'{target}' belongs to the input, which is never overwritten")
 
@@ -123,16 +123,16 @@ def _remove(file: Path) -> None:
 _NAME = re.compile(r".+\.[0-9a-f]{16}\.data", re.S)
 _DIGITS = 16
 _MOST = 4 << 30
-"""Bytes that are searched for uses of a file. If there are more, the file stays."""
+"""Bytes to search for uses of a file. If there are more, the file stays."""
 
 
 def data_name(model: str, digest: str) -> str:
-    """Return the name of the data with a hexadecimal SHA-256, for a model's name."""
+    """Return the name of a model's data file, given their hexadecimal SHA-256."""
     return f"{model}.{digest[:_DIGITS]}.data"
 
 
 def data_files(folder: Path) -> set[str]:
-    """Return the names of the files in a folder that are named as data."""
+    """Return the names of the files in a folder that are named like data files."""
     try:
         return {e.name for e in os.scandir(folder) if _NAME.fullmatch(e.name) and _is_own(e)}
     except OSError:
@@ -140,9 +140,9 @@ def data_files(folder: Path) -> set[str]:
 
 
 def mentioned(file: Path, names: Iterable[str]) -> set[str]:
-    """Return those of the names whose bytes occur in a file; an empty set if the file does not exist.
+    """Return the names whose bytes occur in a file; empty if the file does not exist.
 
-    A model that refers to a file contains its name as plain bytes, as any other known format does.
+    A model that refers to a file contains its name as plain bytes, as does any other known format.
     """
     names = set(names)
     try:
@@ -155,7 +155,7 @@ def mentioned(file: Path, names: Iterable[str]) -> set[str]:
 
 
 def drop_unused(folder: Path, names: Collection[str], keep: Iterable[Path] = ()) -> None:
-    """Remove those of the named data files that no file in the folder mentions, except those to ``keep``.
+    """Remove named data files that no file in the folder mentions, except those to ``keep``.
 
     The caller holds the lock of the folder. A file that cannot be searched, or not in time, counts as a use.
     """
@@ -164,10 +164,10 @@ def drop_unused(folder: Path, names: Collection[str], keep: Iterable[Path] = ())
     if not unused:
         return
     try:
-        others = list(_others(folder))
-        if sum(file.stat().st_size for file in others) > _MOST:
+        users = list(_others(folder))
+        if sum(file.stat().st_size for file in users) > _MOST:
             return
-        for file in others:
+        for file in users:
             unused -= mentioned(file, unused)
         for name in unused:
             (folder / name).unlink(missing_ok=True)
@@ -176,7 +176,7 @@ def drop_unused(folder: Path, names: Collection[str], keep: Iterable[Path] = ())
 
 
 def _others(folder: Path) -> Iterator[Path]:
-    """Yield the files that may use data: not data, nor temporary files, whose writers still have theirs."""
+    """Yield the files that may use data: no data, and no temporary files, whose writers keep their data."""
     for entry in os.scandir(folder):
         is_data = _NAME.fullmatch(entry.name) and _is_own(entry)
         if entry.is_file() and not is_data and not is_temporary(entry.name):

@@ -1,4 +1,4 @@
-"""Every error of reading a file names the file and the reason."""
+"""Make every error of reading a file name the file and the reason."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def read_text(path: Path, most: int, encoding: str = "utf-8") -> str:
 
 @contextmanager
 def named(path: AnyPath, kind: type[ValueError] = ValueError) -> Iterator[None]:
-    """Turn any error of a reader on the content of a file into one error of ``kind`` that names the file.
+    """Turn any error of a reader about the content of a file into one error of ``kind`` that names the file.
 
-    An OSError that names a file passes unchanged, and so does a ValueError that names this one.
+    An OSError that names a file is unchanged, and so is a ValueError that names this file.
     """
     name = os.fspath(path)
     try:
@@ -47,9 +47,9 @@ def named(path: AnyPath, kind: type[ValueError] = ValueError) -> Iterator[None]:
 
 
 def in_words(error: Exception) -> str:
-    """Return the error in one line, followed by its type if the message is empty or not self-explanatory."""
-    for known, words in _IN_WORDS.items():
-        if isinstance(error, known):
+    """Return the error in one line, with its type if the message is empty or not self-explanatory."""
+    for kind, words in _IN_WORDS.items():
+        if isinstance(error, kind):
             return words
     name = type(error).__name__
     if not str(error).strip():
@@ -60,10 +60,10 @@ def in_words(error: Exception) -> str:
 
 
 _LONGEST = 1 << 24
-"""Bytes of a file of settings: a rule for every layer of the largest models takes a tenth of it."""
+"""Bytes of a settings file: a rule for every layer of the largest models takes a tenth of it."""
 
 _DEEP_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++\s*+\.\s*+){100}""")
-"""A key of more than a hundred parts: the parser's time grows with the square of their number."""
+"""A key with more than a hundred parts: the parser's time grows with the square of their number."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Paths that callers give: a string, or any object that Python's functions on files take for one."""
+"""Paths given by callers: a string, or any object that Python's file functions accept as one."""
 
 from __future__ import annotations
 

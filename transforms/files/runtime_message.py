@@ -1,7 +1,7 @@
-"""What ONNX Runtime and onnx say of an error, without what only their own developers read.
+"""Messages of ONNX Runtime and onnx without the parts that only their developers need.
 
-Their messages hold status codes, places in C++ sources, signatures of C++ functions, the condition that an
-assertion tests, and each node around the one that fails. Left is the node and what is wrong with it.
+These contain status codes, places in C++ sources, signatures of C++ functions, the condition of an
+assertion, and each node around the failing one. What remains is the node and what is wrong with it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import re
 _SPEAKERS = ("onnxruntime", "onnx")
 
 _SIBLING = re.compile(r"\n+(?=\(op_type:)|\n *Stacktrace:")
-"""What separates the first of several errors of onnx's inference from the next, or an error from a trace."""
+"""Separator of several errors of onnx's inference, or of an error and its stack trace."""
 
 _CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 NO_REASON = "ONNX Runtime gives no reason"
-"""Said of a status alone, as for types that it does not know."""
+"""The message for a status alone, as for unsupported types."""
 
 _STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : (\w+) :")
 
@@ -25,7 +25,7 @@ _PREFIX = re.compile(
     r"|Exception (?:during initialization|caught): *|Fatal error: |Type Error: |Invalid model\. "
     r"|This is an invalid model\. *(?:Error: )?|Load model from .*? failed: *|Error: "
 )
-"""Words before a message that say only that there is one."""
+"""Words before a message that only say that there is one."""
 
 _NODES = (
     re.compile(
@@ -44,18 +44,18 @@ _NODES = (
 _CONTEXT = re.compile(
     r"^(?P<said>.*?) ==> Context: Bad node spec for node\. Name: (?P<name>.*?) OpType: (?P<op>\S+)"
 )
-"""How onnx's checker names the node that is wrong."""
+"""The form in which onnx's checker names the invalid node."""
 
 _PLACE = re.compile(
     r"(?:(?P<whole>(?:[A-Za-z]:)?[/\\][^\s:]*)|(?<![^\s\]])[\w.-]+)\.(?:cc|cpp|cu|cuh|h|hpp|inl|inc|mm)"
     r"(?:\(\d+\)|:\d+):? "
 )
-"""A place in a C++ source, which a function follows: of a whole path its signature, else its name."""
+"""A place in a C++ source, followed by a function: by its signature after a full path, else by its name."""
 
 _FUNCTION = re.compile(r"^(?:~?\w[\w:~<>]*|operator *\(\)):? ")
 _BEHIND_SIGNATURE = re.compile(r"^(?: const\b| noexcept\b)* ?:? ?")
 _CONDITION = re.compile(r"^(?:(?:(?!\. ).)*? was false\. *|Assertion [`'].*?['`] failed: *)(?=\S)")
-"""The condition of an assertion, where words of its own follow it."""
+"""The condition of an assertion, if a message of its own follows."""
 
 _ADVICE = re.compile(
     r" *Please fix either the inputs/outputs or the model\."
@@ -66,12 +66,12 @@ _ADVICE = re.compile(
 
 
 def said_by_runtime(error: BaseException | str) -> str:
-    """Return in one line what an exception of ONNX Runtime, onnx's checker or its inference says is wrong.
+    """Return in one line what an exception of ONNX Runtime, onnx's checker or its inference says.
 
     A node is named as in ``Gather 'pick': indices element out of data bounds``, after the nodes in whose
-    bodies it lies; without a name it is its operator alone. Status codes, places in C++ sources, signatures,
-    tested conditions and advice are left out. Of several errors the first counts. A ValueError or OSError is
-    none of theirs: its text in one line is returned, or its type where it has none.
+    bodies it is; an unnamed node by its operator alone. Status codes, places in C++ sources, signatures,
+    conditions and advice are left out. Of several errors the first is returned. ValueError and OSError are
+    not theirs: their text is returned in one line, or their type if there is none.
     """
     text = " ".join(str(error).split())
     if isinstance(error, ValueError | OSError) or not text:
@@ -80,29 +80,29 @@ def said_by_runtime(error: BaseException | str) -> str:
         return f"{status[1].replace('_', ' ').lower()}, {NO_REASON}"
     said = " ".join(_SIBLING.split(str(error).strip(), maxsplit=1)[0].split())
     nodes = []
-    if found := _CONTEXT.match(said):
-        nodes, said = [_label(found)], found["said"]
+    if context := _CONTEXT.match(said):
+        nodes, said = [_label(context)], context["said"]
     inner, said = _nodes_before(said)
     left = _ADVICE.sub("", _without_places(said)).strip().removesuffix(".")
     return ": ".join([*nodes, *inner, *([left] if left else [])]) or text
 
 
 def is_of_runtime(error: BaseException) -> bool:
-    """Return whether an exception is one of ONNX Runtime's or onnx's own."""
+    """Return whether an exception belongs to ONNX Runtime or onnx."""
     return type(error).__module__.partition(".")[0] in _SPEAKERS
 
 
 def _nodes_before(text: str) -> tuple[list[str], str]:
-    """Return the nodes that a message begins with, from the outside in, and the rest of it."""
+    """Return the nodes at the start of a message, outermost first, and the rest of it."""
     nodes = []
     while True:
         node = next(filter(None, (pattern.match(text) for pattern in _NODES)), None)
         if node is not None:
             nodes.append(_label(node))
-        if found := node or _PREFIX.match(text):
-            text = text[found.end() :]
-        elif found := _PLACE.match(text):
-            text = _behind_function(text[found.end() :], is_signature=bool(found["whole"]))
+        if prefix := node or _PREFIX.match(text):
+            text = text[prefix.end() :]
+        elif prefix := _PLACE.match(text):
+            text = _behind_function(text[prefix.end() :], is_signature=bool(prefix["whole"]))
         else:
             return nodes, text
 
@@ -112,7 +112,7 @@ def _label(found: re.Match[str]) -> str:
 
 
 def _without_places(text: str) -> str:
-    """Return a message without places in sources and what follows them for developers."""
+    """Return a message without places in sources and the developers' text after them."""
     kept = ""
     while found := _PLACE.search(text):
         kept += text[: found.start()]
@@ -121,7 +121,7 @@ def _without_places(text: str) -> str:
 
 
 def _behind_function(text: str, *, is_signature: bool) -> str:
-    """Return what follows a function at the beginning of a text, and the condition that it tests."""
+    """Return the text after a function at its beginning, and after the condition that the function tests."""
     end = _end_of_signature(text) if is_signature else None
     if end is None:
         text = _FUNCTION.sub("", text, count=1)
@@ -134,7 +134,7 @@ def _behind_function(text: str, *, is_signature: bool) -> str:
 def _end_of_signature(text: str) -> int | None:
     """Return where the parameters of a function end: the first parentheses outside angle brackets.
 
-    Not those of names, as in ``(anonymous namespace)::f(int)`` and ``operator()(int)``.
+    Parentheses in names are skipped, as in ``(anonymous namespace)::f(int)`` and ``operator()(int)``.
     """
     i, depth = 0, 0
     while i < len(text):
@@ -152,7 +152,7 @@ def _end_of_signature(text: str) -> int | None:
 
 
 def _closed(text: str, opening: str, closing: str) -> int:
-    """Return the place after the bracket that closes the one a text begins with, or the end of the text."""
+    """Return the place after the bracket that closes the first one, or the end of the text."""
     depth = 0
     for i, char in enumerate(text):
         depth += (char == opening) - (char == closing)

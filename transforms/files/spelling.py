@@ -1,8 +1,8 @@
-"""Options in messages: named once, and spelled as the door spells them through which a caller came.
+"""Names of options in messages, spelled for the interface (door) that the caller uses.
 
-The library says ``spelled("{min_sqnr} requires {data}")``; to callers in Python that reads
-``min_sqnr requires data``, on the command line ``--min-sqnr requires --data``. ``{config:A8W8}`` is an
-option with a value: ``config='A8W8'``, or ``--config A8W8``.
+The library says ``spelled("{min_sqnr} requires {data}")``; callers in Python read ``min_sqnr requires
+data``, the command line says ``--min-sqnr requires --data``. ``{config:A8W8}`` is an option with a value:
+``config='A8W8'``, or ``--config A8W8``.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Protocol
 
 
 class UsageError(ValueError):
-    """Options that do not go together, or without which there is nothing to do."""
+    """Incompatible options, or missing ones without which there is nothing to do."""
 
 
 _PLACEHOLDERS = {"DIR", "FORMAT", "INPUT=OUTPUT", "N", "OUT=IN"}
-"""Values that stand for others, as the command line shows them."""
+"""Placeholders for values, as the command line shows them."""
 
 
 _MAPPINGS = {"feeds": "=", "input_shapes": ":", "states": "="}
-"""Options that are mappings in Python, and the sign between key and value on the command line."""
+"""Options that are mappings in Python, and the separator of key and value on the command line."""
 
 
 class Door(Protocol):
     """Spells options."""
 
     def __call__(self, name: str, value: str = "") -> str:
-        """Return an option by the name of its keyword, with a value if there is one."""
+        """Return an option by its keyword, with a value if there is one."""
 
 
 def as_keyword(name: str, value: str = "") -> str:
@@ -52,7 +52,7 @@ _door: ContextVar[Door] = ContextVar("door", default=as_keyword)
 
 @contextmanager
 def spelling(door: Door) -> Iterator[None]:
-    """Let a door spell options meanwhile."""
+    """Spell options for a door during the block."""
     token = _door.set(door)
     try:
         yield
@@ -61,17 +61,17 @@ def spelling(door: Door) -> Iterator[None]:
 
 
 def is_python() -> bool:
-    """Return whether the caller came through Python."""
+    """Return whether the caller uses Python."""
     return _door.get() is as_keyword
 
 
 def as_option(name: str, value: str = "") -> str:
-    """Return one option as the caller's door spells it; the value may be any text."""
+    """Return one option as spelled for the caller; the value may be any text."""
     return _door.get()(name, value)
 
 
 def spelled(template: str) -> str:
-    """Return a message in which options in braces are spelled as the caller's door does."""
+    """Return a message whose options in braces are spelled for the caller."""
     return template.format_map(_Options())
 
 

@@ -1,7 +1,7 @@
-"""The sums over rows that layers are tuned on, collected from both models, layer by layer.
+"""Collect the sums over rows on which layers are tuned from both models, layer by layer.
 
-The targets of a layer come from the float model, which never changes; its inputs come from the quantized one,
-whose earlier layers are tuned by then.
+The targets of a layer come from the float model, which never changes; its inputs come from the quantized
+model, whose earlier layers are already tuned.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def open_sums(
 
 
 class GramReader:
-    """Runs both models through the layers, and through all users of the weight of each.
+    """Runs both models through the layers, and through all users of each layer's weight.
 
-    ``held_out``: whether each of the samples is.
+    ``held_out``: for each sample, whether it is held out.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class GramReader:
         stores: Sequence[ActivationStore],
         workers: Workers | None = None,
     ) -> None:
-        """Start before the first node of both.
+        """Start before the first node of both models.
 
-        Three ``stores`` keep tensors of each and sampled rows. ``workers`` run the models, if they are given.
+        Three ``stores`` keep tensors of each model and sampled rows. ``workers`` run the models, if given.
         """
         self._layers = layers
         self.held_out = [is_held_out(i, len(feeds), options.held_out) for i in range(len(feeds))]
@@ -82,29 +82,29 @@ class GramReader:
 
     @property
     def largest_step(self) -> int:
-        """The most bytes that tensors of one sample had in a step: no limit keeps those from memory."""
+        """The most bytes of one sample's tensors in a step, which no memory limit can reduce."""
         return max(self._reference.largest_step, self._given.largest_step)
 
     def read(self, number: int) -> tuple[SharedGramStats, SharedGramStats]:
         """Return a layer's sums over the rows of the fitting samples, and of the held-out ones.
 
-        If several layers read its weight they can be read again, until they are forgotten. Rows of other
+        If several layers read its weight, they can be read again until they are forgotten. Rows of other
         layers are dropped at once.
         """
-        own = [self._users[one] for one in self._numbers[number]]
-        kinds = [[RowSums(user, is_held=is_held) for user in own] for is_held in (False, True)]
+        layer_users = [self._users[place] for place in self._numbers[number]]
+        kinds = [[RowSums(user, is_held=is_held) for user in layer_users] for is_held in (False, True)]
         for is_held, (rows, inputs) in zip(self.held_out, self._rows(number), strict=True):
-            for sums, (chosen, made) in zip(kinds[is_held], rows, strict=True):
-                sums.add(inputs[sums.user.source.name], made, chosen)
+            for sums, (chosen, targets) in zip(kinds[is_held], rows, strict=True):
+                sums.add(inputs[sums.user.source.name], targets, chosen)
         users = self._layers[number].users
         has_bias = tuple(user.bias is not None and not user.bias.is_extra for user in users)
         fit, held = (SharedGramStats(tuple(sums.total() for sums in kind), has_bias) for kind in kinds)
         return fit, held
 
     def skip(self, number: int) -> None:
-        """Run both models to a layer that is finished, in the steps that they took when it was not.
+        """Run both models to a finished layer, in the same steps as when it was tuned.
 
-        Kernels of other steps would add in other orders, and layers after it would not be the same.
+        Kernels of other steps would sum in another order, and later layers would differ.
         """
         for _ in self._rows(number):
             pass
@@ -114,28 +114,28 @@ class GramReader:
         if number not in self._held:
             return
         self._held.discard(number)
-        for one in self._numbers[number]:
-            self._wanted.forget(one)
-            self._given.forget(self._users[one].source.name)
+        for place in self._numbers[number]:
+            self._wanted.forget(place)
+            self._given.forget(self._users[place].source.name)
 
     def restart(self) -> None:
-        """Run the quantized model again for later reads, since weights of layers that ran have changed."""
+        """Run the quantized model again on later reads, since weights of layers that ran have changed."""
         self._given.restart()
 
     def _is_last(self, number: int) -> bool:
-        """Return whether a layer is read for the last time, and note it."""
+        """Return whether a layer is read for the last time, and record it."""
         last = not self._layers[number].sharing_layers
         if last:
             self._held.discard(number)
         return last
 
     def _names(self, number: int) -> list[str]:
-        return [self._users[one].source.name for one in self._numbers[number]]
+        return [self._users[place].source.name for place in self._numbers[number]]
 
     def _rows(self, number: int) -> Iterator[tuple[list[tuple[SampledRows, AnyArray]], Feed]]:
-        """Yield chosen rows and targets of each user, and inputs, sample by sample."""
+        """Yield sampled rows and targets of each user, and inputs, sample by sample."""
         last = self._is_last(number)
-        wanted = zip(*(self._wanted.read(one, last=last) for one in self._numbers[number]), strict=True)
+        wanted = zip(*(self._wanted.read(place, last=last) for place in self._numbers[number]), strict=True)
         given = self._given.advance(self._names(number), last=last)
         for rows, inputs in zip(wanted, given, strict=True):
             yield list(rows), inputs

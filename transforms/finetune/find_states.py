@@ -1,4 +1,4 @@
-"""Which inputs of a model are states that it makes itself."""
+"""Find the inputs of a model that are states computed by the model itself."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from transforms.runtime.session import RunOptions
 _LOOKED_AT = 32  # samples
 
 _LARGEST_DIFFERENCE = 0.05
-"""Of the magnitudes of a state as it is fed and as it comes back, as a share of them."""
+"""Largest relative difference between the magnitudes of a state as fed and as returned."""
 
 
 def find_states(graph: gs.Graph, feeds: Sequence[Feed], options: RunOptions | None = None) -> dict[str, str]:
-    """Return the outputs, by input, that a float model makes for the next sample; none if that is not clear.
+    """Return the outputs that feed inputs of the next sample, by input; empty if that is not clear.
 
-    A state and its output are of one type and shape in each sample, and have names that belong together
-    (``h`` and ``h_out``, ``in_state`` and ``out_state``) or else elements of equal magnitude over the
-    samples. An input whose numbers change, and not as those of its output do, is a signal. A model all of
-    whose inputs would be states has none.
+    A state and its output have the same type and shape in each sample, and either names that belong together
+    (``h`` and ``h_out``, ``in_state`` and ``out_state``) or elements of similar magnitude over the samples.
+    An input that changes differently from its output is a signal. A model whose inputs would all be states
+    has none.
     """
     outputs = float_outputs(graph)
     inputs = [str(tensor.name) for tensor in graph.inputs]
@@ -36,7 +36,7 @@ def find_states(graph: gs.Graph, feeds: Sequence[Feed], options: RunOptions | No
     few = feeds[:_LOOKED_AT]
     runs = [model.run(few[0])]
     pairs = [(fed, back) for fed in fixed for back in outputs if few[0][fed].shape == runs[0][back].shape]
-    if not pairs:  # as of most models, which need not run on more samples
+    if not pairs:  # true of most models, which need not run on more samples
         return {}
     runs += [model.run(feed) for feed in few[1:]]
     differences = {
@@ -57,18 +57,18 @@ def find_states(graph: gs.Graph, feeds: Sequence[Feed], options: RunOptions | No
 
 
 def _is_fixed(feeds: Sequence[Feed], name: str) -> bool:
-    """Return whether an input is of float32 and one shape, of more than one number, in all samples."""
+    """Return whether an input is float32 with a fixed shape of several elements in all samples."""
     shapes = {np.shape(feed[name]) for feed in feeds if name in feed}
     return len(shapes) == 1 and all(feed[name].dtype == np.float32 for feed in feeds if name in feed)
 
 
 def _changes(feeds: Sequence[Feed], name: str) -> bool:
-    """Return whether the numbers of an input are others in some samples, unlike those of first steps."""
+    """Return whether the values of an input differ between samples, unlike initial states."""
     return any(not np.array_equal(feed[name], feeds[0][name]) for feed in feeds)
 
 
 def _difference(fed: Sequence[AnyArray], made: Sequence[AnyArray]) -> float | None:
-    """Return the difference of magnitudes of elements over samples; None if shapes differ."""
+    """Return the relative difference of element magnitudes over samples; None if shapes differ."""
     if any(one.shape != other.shape for one, other in zip(fed, made, strict=True)):
         return None
     sizes = [np.sqrt(np.mean(np.square(np.asarray(each, np.float64)), 0)) for each in (fed, made)]
@@ -77,9 +77,9 @@ def _difference(fed: Sequence[AnyArray], made: Sequence[AnyArray]) -> float | No
 
 
 def _matched(pairs: Mapping[tuple[str, str], float]) -> dict[str, str]:
-    """Return the pairs, the closest first, each input and output once."""
-    found: dict[str, str] = {}
+    """Return the pairs, the closest first, with each input and output once."""
+    matched: dict[str, str] = {}
     for fed, back in sorted(pairs, key=lambda pair: (pairs[pair], pair)):
-        if fed not in found and back not in found.values():
-            found[fed] = back
-    return found
+        if fed not in matched and back not in matched.values():
+            matched[fed] = back
+    return matched

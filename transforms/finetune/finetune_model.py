@@ -1,4 +1,4 @@
-"""Fine-tuning a quantized model as a whole: tuned, judged by its outputs, and kept if they are better."""
+"""Fine-tune a whole quantized model, judge it by its outputs, and keep it only if they improve."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from transforms.run.workers import Workers
 from transforms.scheme.scheme_values import OFF, PADDED
 
 ALL, BIASES = "weights, biases and scales", "biases"
-"""The attempts, named after the constants that are tuned."""
+"""The attempts, named after the constants they tune."""
 
 FilesOf = Callable[[str], LayerFiles | None]
-"""Returns where the layers of an attempt are kept, by its name."""
+"""Returns the files for the layers of an attempt, by its name."""
 
 
 @products_on_one_thread()
@@ -45,16 +45,16 @@ def finetune_model(
     progress: Progress | None = None,
     files: FilesOf | None = None,
 ) -> TunedModel:
-    """Return a quantized model with tuned weights and biases, or the same one unless that is better.
+    """Return a quantized model with tuned weights and biases, or the same model if that is not better.
 
-    ``auto`` lets int8 tensors use the full range first (:mod:`transforms.full_range.share_shifts`). Weights
-    are tuned with scales and exponents chosen again; unless that is accepted, biases alone. A tuned model is
+    ``auto`` first lets int8 tensors use the full range (:mod:`transforms.full_range.share_shifts`). Weights
+    are tuned with scales and exponents chosen again; if that is not accepted, only biases. A tuned model is
     accepted by the rule of :class:`transforms.judge.errors.Gain` on held-out samples
-    (:mod:`transforms.finetune.held_out`); where an output regresses, layers are put back by halves.
+    (:mod:`transforms.finetune.held_out`); if an output regresses, layers are reverted by halves.
     ``float_graph`` is the float model in the form that was quantized
-    (:func:`transforms.conversion.float_reference.float_reference`), ``formats`` are those that it was
-    quantized to, beyond those that the metadata of a file name. Neither graph is changed. ``workers``: as of
-    :func:`transforms.finetune.finetune_weights.finetune_weights`; ``files``: where layers are kept.
+    (:func:`transforms.conversion.float_reference.float_reference`), ``formats`` are the formats it was
+    quantized to, besides those named in the file's metadata. Neither graph is changed. ``workers``: as in
+    :func:`transforms.finetune.finetune_weights.finetune_weights`; ``files``: where layers are stored.
 
     Raises ValueError if no layer can be tuned, and as
     :func:`transforms.finetune.finetune_weights.finetune_weights`.
@@ -97,7 +97,7 @@ class _Tuner:
     files: FilesOf | None
 
     def fit(self, attempt: str, options: FinetuneOptions) -> TunedModel:
-        """Return a tuned model, or what became of its layers if it is not accepted."""
+        """Return a tuned model, or the report on its layers if it is not accepted."""
         judge, graph = self.judge, copy_graph(self.models[1])
         walked = finetune_weights(
             self.models[0],
@@ -115,22 +115,22 @@ class _Tuner:
         if not changed or tuned.gain is None or not tuned.gain.is_regression:
             return tuned
         tuned = replace(tuned, blocked=judge.regressed(errors))
-        kept = keep_halves(changed, partial(self._gain, self._switched(walked, options)))
-        if not kept:
+        tuned_numbers = keep_halves(changed, partial(self._gain, self._switched(walked, options)))
+        if not tuned_numbers:
             return tuned
-        switched = self._switched(walked, options)  # layers that were put back may have a bias of zero
-        switched.switch(kept)
+        switched = self._switched(walked, options)  # reverted layers may have got a bias of zero
+        switched.switch(tuned_numbers)
         better = self._judged(switched.graph, judge.errors(switched.graph), walked, attempt)
         if better.attempt is None:
             return tuned
-        return replace(better, put_back=frozenset(changed) - kept, blocked=tuned.blocked)
+        return replace(better, put_back=frozenset(changed) - tuned_numbers, blocked=tuned.blocked)
 
     def _judged(self, graph: gs.Graph, errors: Judged, walked: TunedLayers, attempt: str) -> TunedModel:
         judge, before = self.judge, self.judge.figure(self.judge.before)
         gain = judge.compare(errors)
         accepted = (attempt, judge.figure(errors)) if judge.accepts(gain) else (None, before)
-        found = TunedModel(graph, before, accepted[1], accepted[0], walked, gain)
-        return replace(found, notes=judge.notes, of_tokens=judge.of_tokens)
+        tuned = TunedModel(graph, before, accepted[1], accepted[0], walked, gain)
+        return replace(tuned, notes=judge.notes, of_tokens=judge.of_tokens)
 
     def _switched(self, walked: TunedLayers, options: FinetuneOptions) -> SwitchedLayers:
         graph = copy_graph(self.models[1])

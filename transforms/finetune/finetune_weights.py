@@ -1,7 +1,7 @@
-"""Tuning the weights of a quantized model layer by layer to reproduce the outputs of the float model.
+"""Tune the weights of a quantized model layer by layer to reproduce the outputs of the float model.
 
-Layers are tuned in execution order. Each is fitted to the outputs of the float layer, on its inputs in the
-quantized model as tuned so far, by linear algebra on sums over rows (:mod:`transforms.finetune.gram`).
+Layers are tuned in execution order. Each is fitted to the outputs of the float layer, given its inputs in
+the quantized model as tuned so far, by linear algebra on sums over rows (:mod:`transforms.finetune.gram`).
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def finetune_weights(
 ) -> TunedLayers:
     """Tune the layers that :func:`transforms.layers.match_layers.match_layers` finds, in place.
 
-    A layer gets new weights if they are better on the held-out samples, and if they lower ``model_error``,
-    if given. ``formats`` are those that the model was quantized to. ``progress`` is told how many layers
-    of how many are done, and the name of the last. ``workers`` run the models, if they are given; the result
-    is the same without them. Layers in ``files`` have the weights there; the others are added.
+    A layer gets new weights if they are better on the held-out samples and, if ``model_error`` is given,
+    lower it. ``formats`` are the formats of the quantized model. ``progress`` receives how many layers of
+    how many are done, and the name of the last one. ``workers`` run the models, if given, with the same
+    result. Layers in ``files`` get the weights stored there; the others are added.
 
-    Raises ValueError for fewer than two samples, a model that fails on one, models without a layer that can
-    be tuned and operator types without such a layer.
+    Raises ValueError for fewer than two samples, a model that fails on one, models without a tunable layer,
+    and operator types without such a layer.
     """
     options = options or FinetuneOptions()
     if len(feeds) < 2:
@@ -76,7 +76,7 @@ def finetune_weights(
 
 
 _ADD = 0.95
-"""Share of the held-out error that an Add after a MatMul may leave: it is one more node to run."""
+"""Largest ratio of held-out errors that justifies an Add after a MatMul, which is one more node to run."""
 
 
 class _LayerwiseTuner:
@@ -95,7 +95,7 @@ class _LayerwiseTuner:
         self._names = walk.Names(quantized_graph)
         self._model_error = model_error
         self._least_error: float | None = None
-        self._files = None if model_error else files  # what is kept then depends on the layers before
+        self._files = None if model_error else files  # with it, what is kept depends on earlier layers
 
     def visit(self, number: int) -> LayerReport:
         """Tune a layer; return the report."""
@@ -103,65 +103,69 @@ class _LayerwiseTuner:
             self._least_error = self._model_error()
         report = self._tune(number)
         if self._layers[number].sharing_layers and not report.is_kept:
-            self._sums.restart()  # layers between its users, which ran, are tuned later
+            self._sums.restart()  # nodes between its users have run, but their weights are tuned later
         self._sums.forget(number)
         return report
 
     def _tune(self, number: int) -> LayerReport:
         start = time.perf_counter()
         layer = self._layers[number]
-        found = self._known(layer, number) or self._best(layer, number)
-        if found.after < found.before:
-            found = self._write(layer, number, found)
+        tuned = self._known(layer, number) or self._best(layer, number)
+        if tuned.after < tuned.before:
+            tuned = self._write(layer, number, tuned)
         seconds = time.perf_counter() - start
-        numbers = found.before, found.after, found.power
-        what, of_inputs = found.best.what, found.of_inputs
-        return LayerReport(_title(layer), layer.node.op, *numbers, what, seconds, of_inputs)
+        numbers = tuned.before, tuned.after, tuned.power
+        words, of_inputs = tuned.best.what, tuned.of_inputs
+        return LayerReport(_title(layer), layer.node.op, *numbers, words, seconds, of_inputs)
 
     def _known(self, layer: MatchedLayer, number: int) -> Tuned | None:
-        """Return what a run that was stopped has found, None if it has not come so far.
+        """Return the result that an interrupted run has stored for a layer, or None.
 
-        Not of several layers with one weight: whether that is kept is seen when it is there.
+        None for layers that share a weight: whether it is kept depends on their later inputs.
         """
-        known = self._files.get(number, current(layer)) if self._files and not layer.sharing_layers else None
-        if known is None:
+        stored = self._files.get(number, current(layer)) if self._files and not layer.sharing_layers else None
+        if stored is None:
             return None
         self._sums.skip(number)
-        return Tuned(known[0], *known[1])
+        return Tuned(stored[0], *stored[1])
 
     def _best(self, layer: MatchedLayer, number: int) -> Tuned:
-        found = self._searched(layer, number)
+        tuned = self._searched(layer, number)
         if self._files and not layer.sharing_layers:
-            figures = found.before, found.after, found.power, found.of_inputs
-            self._files.put(number, found.best if found.after < found.before else None, figures)
-        return found
+            figures = tuned.before, tuned.after, tuned.power, tuned.of_inputs
+            self._files.put(number, tuned.best if tuned.after < tuned.before else None, figures)
+        return tuned
 
     def _searched(self, layer: MatchedLayer, number: int) -> Tuned:
         fit, held = self._sums.read(number)
         fit, before = of_products(layer, fit), current(layer)
-        found = tune_layer(layer, before, fit, held, self._options)
+        tuned = tune_layer(layer, before, fit, held, self._options)
         if all(held.has_bias) or not all(user.bias for user in layer.users):
-            return found
-        fit, held, best = fit.freed(), held.freed(), found.best.weights
+            return tuned
+        fit, held, best = fit.freed(), held.freed(), tuned.best.weights
         is_large = some_outputs(layer.layer.size[1]).step > 1
-        if is_large and float(held.error(best, fit.bias(best)).sum()) > (1 + _ADD) / 2 * found.after:
-            return found  # the mean of what is left is too small for another round
+        if is_large and float(held.error(best, fit.bias(best)).sum()) > (1 + _ADD) / 2 * tuned.after:
+            return tuned  # the mean of what is left is too small for another round
         with_add = tune_layer(layer, before, fit, held, self._options)
-        return with_add if with_add.after < _ADD * found.after else found
+        return with_add if with_add.after < _ADD * tuned.after else tuned
 
-    def _write(self, layer: MatchedLayer, number: int, found: Tuned) -> Tuned:
-        before, after = current(layer), found.after
-        bare = [one for one in layer.users if one.bias and not one.bias.stored and not one.bias.is_extra]
-        self._put(layer, found.best)
+    def _write(self, layer: MatchedLayer, number: int, tuned: Tuned) -> Tuned:
+        before, after = current(layer), tuned.after
+        bare = [
+            layer_user
+            for layer_user in layer.users
+            if layer_user.bias and not layer_user.bias.stored and not layer_user.bias.is_extra
+        ]
+        self._put(layer, tuned.best)
         if layer.sharing_layers:  # the inputs of some may depend on others, and have changed
             held = self._sums.read(number)[1]
-            after = float(held.error(found.best.weights, found.best.bias).sum())
-        if after < found.before and self._is_better():
-            return Tuned(found.best, found.before, after, found.power, found.of_inputs)
+            after = float(held.error(tuned.best.weights, tuned.best.bias).sum())
+        if after < tuned.before and self._is_better():
+            return Tuned(tuned.best, tuned.before, after, tuned.power, tuned.of_inputs)
         self._put(layer, before)
         for user in bare:
             remove_bias(self._graph, user)
-        return Tuned(before, found.before, found.before, found.power, found.of_inputs)
+        return Tuned(before, tuned.before, tuned.before, tuned.power, tuned.of_inputs)
 
     def _put(self, layer: MatchedLayer, candidate: LayerSolution) -> None:
         write_layer(self._graph, layer, candidate, self._names)

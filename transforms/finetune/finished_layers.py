@@ -1,7 +1,7 @@
-"""Layers that are fitted or tuned, in files until their model is written: a stopped job goes on after them.
+"""Store fitted or tuned layers in files until their model is written, so that a stopped job can resume.
 
-What is kept of a layer is what was decided for it. Models run as they did, through every layer in turn, so
-that a job that goes on ends with the bytes of one that was never stopped.
+The files hold what was decided for each layer. A resumed job runs the models as before, through every layer
+in order, so that it ends with the same bytes as one that was never stopped.
 """
 
 from __future__ import annotations
@@ -30,54 +30,54 @@ _WORDS, _FIGURES = "words", "figures"
 
 
 class FinishedLayers:
-    """A folder for all walks over layers of one job.
+    """A folder for all passes over the layers of one job.
 
-    ``others``: how many layers are there of other jobs, if the first walk found none of its own.
+    ``others``: the number of layers stored by other jobs, if the first pass found none of its own.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder, which is made when it is needed; OSError if it cannot be."""
+        """Take the folder, which is created when needed; OSError if it cannot be."""
         self.folder = folder
         self.others, self._is_new = 0, not folder.exists()
         self._opened = list[Path]()
         folder.mkdir(parents=True, exist_ok=True)
 
     def walk(self, *parts: str) -> LayerFiles:
-        """Return the files of one walk, by all that its results depend on beside our versions."""
+        """Return the files of one pass, named by all that its results depend on and by our versions."""
         key = hashlib.sha256("\n".join((provenance.software(), *parts)).encode()).hexdigest()[:16]
-        own = self.folder / f"{_PREFIX}{key}"
-        if not self._opened and not own.exists():
+        folder = self.folder / f"{_PREFIX}{key}"
+        if not self._opened and not folder.exists():
             self.others = sum(1 for _ in self.folder.glob(f"{_PREFIX}*/*.npz"))
-        self._opened.append(own)
-        own.mkdir(parents=True, exist_ok=True)
-        clear_leftovers(own)
-        return LayerFiles(own)
+        self._opened.append(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        clear_leftovers(folder)
+        return LayerFiles(folder)
 
     def remove(self) -> None:
-        """Remove what this job has kept, now that its model is written."""
+        """Remove the stored layers of this job, after its model was written."""
         for path in self._opened:
             shutil.rmtree(path, ignore_errors=True)
         if self._is_new:
-            with suppress(OSError):  # others may have put something there
+            with suppress(OSError):  # other processes may have put files there
                 self.folder.rmdir()
 
 
 class LayerFiles:
-    """What was decided for layers of one walk, by their numbers."""
+    """Decisions for the layers of one pass, by number."""
 
     def __init__(self, folder: Path) -> None:
-        """Take a folder of this walk alone."""
+        """Take a folder used only by this pass."""
         self._folder = folder
 
     @property
     def count(self) -> int:
-        """How many layers are there."""
+        """The number of stored layers."""
         return sum(1 for _ in self._folder.glob("*.npz"))
 
     def get(self, number: int, before: LayerSolution) -> tuple[LayerSolution, tuple[float, ...]] | None:
-        """Return the weights of a layer and the figures kept with them, None if they are not there.
+        """Return the stored weights and figures of a layer, or None.
 
-        ``before``: those that it has, which are returned where they were not changed.
+        ``before``: its present weights, returned if they were not changed.
         """
         try:
             arrays = read_arrays(self._path(number))
@@ -85,21 +85,21 @@ class LayerFiles:
             return (_solution(arrays) if _WEIGHTS in arrays else before), figures
         except FileNotFoundError:
             return None
-        except Exception as error:  # of a file that was cut off, which may raise anything
+        except Exception as error:  # a truncated file may raise anything
             log.info("'%s' is not used: %r", self._path(number), error)
             return None
 
-    def put(self, number: int, found: LayerSolution | None, figures: tuple[float, ...]) -> None:
-        """Keep the weights of a layer, None for those that it has, and figures; the file appears whole."""
+    def put(self, number: int, solution: LayerSolution | None, figures: tuple[float, ...]) -> None:
+        """Store the weights of a layer (None: unchanged) and figures; the file appears at once."""
         arrays: dict[str, AnyArray] = {_FIGURES: np.array(figures, np.float64)}
-        if found is not None:
+        if solution is not None:
             arrays |= {
-                _WEIGHTS: found.weights.astype(np.float32),  # as they are written, whatever found them
-                _BIAS: found.bias,
-                _WORDS: np.frombuffer(found.what.encode(), np.uint8),
+                _WEIGHTS: solution.weights.astype(np.float32),  # as they are written, whatever computed them
+                _BIAS: solution.bias,
+                _WORDS: np.frombuffer(solution.what.encode(), np.uint8),
             }
-        if found is not None and found.scale is not None:
-            scale, zero_point = found.scale
+        if solution is not None and solution.scale is not None:
+            scale, zero_point = solution.scale
             arrays |= {_SCALE: scale, _ZERO_POINT: zero_point.astype(np.int64)}  # archives have no uint4
         with replacing(self._path(number)) as file:
             write_arrays(file, arrays)

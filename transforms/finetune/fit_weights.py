@@ -1,9 +1,9 @@
-"""Weights of few bits, rounded so that the outputs of their layers change least: GPTQ, layer after layer.
+"""Round weights to few bits so that layer outputs change least: GPTQ, layer after layer.
 
-The algorithm for one layer is :mod:`ops.rounding.gptq`, by the paper (arXiv 2210.17323). Layers
-are visited in execution order, each on its inputs in the quantized model as it is by then. Scales and shared
-exponents have the least error weighted by the squares of the inputs; the mean of what is left goes into the
-bias. No outputs of the model decide: in W4A8 all of 13 models gained 1.1 dB or more on unseen samples (of 8),
+The algorithm for one layer is in :mod:`ops.rounding.gptq`, after the paper (arXiv 2210.17323). Layers are
+visited in execution order, each with its inputs in the quantized model so far. Scales and shared exponents
+minimize the error weighted by squared inputs; the mean of the remaining error goes into the bias. Outputs of
+the model do not decide: in W4A8 all of 13 models gained 1.1 dB or more on unseen samples (with 8 samples),
 none of nine lost with two; with blocks of few bits most gained, and none lost more than 1.2 dB (``python -m
 tests.benchmarks.accuracy_table measure FILE --presets W4A8 MX6``).
 """
@@ -42,9 +42,9 @@ _MEMORY = 1 << 27
 def options_for(
     samples: int, run: RunOptions | None = None, memory_limit: int | None = None
 ) -> FinetuneOptions:
-    """Return the options of a run in bounded memory: 128 MiB for tensors of each model, or as told.
+    """Return the options of a run in bounded memory: by default 128 MiB for tensors of each model.
 
-    Half of the ``samples`` are held out, of few every fifth.
+    Half of the ``samples`` are held out; if there are few, every fifth.
     """
     memory, run, every = memory_limit or _MEMORY, run or RunOptions(), fitted_every(samples)
     return FinetuneOptions(memory_limit=memory, run=run, held_out=every)
@@ -62,17 +62,16 @@ def fit_weights(
     files: LayerFiles | None = None,
     rounds: Callable[[Format | None], bool] = has_few_bits,
 ) -> tuple[int, int]:
-    """Round weights of a quantized model by the outputs of their layers, in place.
+    """Round weights of a quantized model to preserve the outputs of their layers, in place.
 
-    All where some have few bits: layers with more make up for some of the error of those before them. Else
-    those of the formats that it ``rounds``.
-    Return how many layers there are, and how many of them changed: each has to be nearer to its float
-    outputs on held-out samples. Weights, scales and biases of
-    :func:`transforms.layers.match_layers.match_layers`'s layers change. Nothing is done for fewer than two
-    samples, or without such weights. ``float_graph`` is the float model in the form that was
-    quantized, ``formats`` as in :func:`transforms.finetune.finetune_model.finetune_model`; ``progress`` is
-    called with how many layers are done, and of how many, ``see`` with the name of each layer, its rows and
-    its inputs. Layers in ``files`` have the weights there; the others are added.
+    If some weights have few bits, all are rounded: later layers compensate some of the error of earlier
+    ones. Else only those of the formats that ``rounds`` selects. Returns the number of layers, and of those
+    that changed: each must be closer to its float outputs on held-out samples. Weights, scales and biases of
+    the layers of :func:`transforms.layers.match_layers.match_layers` change. Nothing is done for fewer than
+    two samples, or without such weights. ``float_graph`` is the float model in the form that was quantized,
+    ``formats`` as in :func:`transforms.finetune.finetune_model.finetune_model`; ``progress`` is called with
+    how many layers of how many are done, ``see`` with the name of each layer, its rows and its inputs.
+    Layers in ``files`` get the weights stored there; the others are added.
 
     Raises ValueError for a model that fails on a sample.
     """
@@ -106,7 +105,7 @@ class _Walk:
         self._names = walk.Names(graph)
 
     def visit(self, number: int, progress: Progress | None) -> bool:
-        """Round the weights of a layer; return whether they, or its bias, changed."""
+        """Round the weights of a layer; return whether its weights or its bias changed."""
         layer = self._layers[number]
         before = current(layer)
         best, rows = self._best(number, before)
@@ -122,11 +121,11 @@ class _Walk:
         return best is not before
 
     def _best(self, number: int, before: LayerSolution) -> tuple[LayerSolution, int]:
-        """Return the weights of a layer, found now or by a run that was stopped, and its rows."""
-        known = self._files and self._files.get(number, before)
-        if known:
+        """Return the weights of a layer, computed now or by an interrupted run, and its number of rows."""
+        stored = self._files and self._files.get(number, before)
+        if stored:
             self._sums.skip(number)
-            return known[0], int(known[1][0])
+            return stored[0], int(stored[1][0])
         fit, held = self._sums.read(number)
         rows = int(fit.count + held.count)
         layer = self._layers[number]
@@ -139,13 +138,13 @@ class _Walk:
 def _rounded(
     layer: MatchedLayer, before: LayerSolution, fit: SharedGramStats, held: SharedGramStats
 ) -> LayerSolution:
-    """Return weights with the damping that is best on held-out rows, or those of before if they are better.
+    """Return weights with the damping that is best on held-out rows, or the old ones if they are better.
 
-    Of many outputs some decide. Targets are found in float32, which grids of few bits allow.
+    If there are many outputs, some decide. Targets are computed in float32, which grids of few bits allow.
     """
     if not fit.count:
         return before
-    # the grid is chosen first, as in the paper, and the objective is its own, from sums over rows
+    # as in the paper, the grid is chosen first; the objective is the layer's own, from sums over rows
     packed = layer.float_weight
     start = packed.reshape(*packed.shape[:2], -1)
     part = some_outputs(start.shape[1])
@@ -161,7 +160,7 @@ def _rounded(
         weights = gptq(form, grid.rows(part))
         return _error(weights, few.bias(weights))
 
-    # the paper dampens H by 1 % of its mean diagonal; here held-out rows choose how much
+    # the paper dampens H by 1 % of its mean diagonal; here held-out rows choose the damping
     forms = [quadratic(problem, damping, shift=True, solve=sums.solver) for damping in DAMPINGS]
     errors = [_error_of(form) for form in forms]
     if min(errors) >= _error(before.weights[:, part], before.bias[:, part]):
@@ -171,9 +170,9 @@ def _rounded(
 
 
 def _rounded_by(layer: MatchedLayer, stats: SharedGramStats, damping: float) -> LayerSolution:
-    """Return all outputs with a damping that was chosen, by all rows, also those that chose it.
+    """Return all outputs with the chosen damping, using all rows, including those that chose it.
 
-    The bias takes the mean of the errors that are left.
+    The bias absorbs the mean of the remaining errors.
     """
     packed = layer.float_weight
     start = packed.reshape(*packed.shape[:2], -1)

@@ -1,4 +1,4 @@
-"""Sums over the rows of a layer that determine the error of any weights, for any number of rows.
+"""Sums over the rows of a layer, which determine the error of any weights for any number of rows.
 
 With n rows x and float outputs y: the sums of x, y, x x^T, y x^T and y^2, in float64. The squared error
 of a layer with weights V and bias b is then
@@ -23,7 +23,7 @@ from ops.rounding import LayerProblem
 from ops.rounding.quadratic import Solve
 
 _SMALL = 1 << 24
-"""Multiplications that take the processor less time than sending the factors to a device."""
+"""Multiplications that take less time on the CPU than sending the factors to a device."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class GramStats:
     yy: Float64Array  # [G, N]
     kind: type[np.floating] = np.float64
     place: Any = field(default=None, init=False, repr=False, compare=False)
-    """An array of the device that large products are made on; None: NumPy makes them."""
+    """An array of the device that computes large products, or None for NumPy."""
 
     @classmethod
     def zeros(
@@ -66,7 +66,7 @@ class GramStats:
         return GramStats(self.count, self.x, y, self.xx, yx, yy)._at(self.place)
 
     def on_host(self) -> GramStats:
-        """Return the same sums as NumPy's arrays."""
+        """Return the same sums as NumPy arrays."""
         x, y, xx, yx, yy = map(_on_host, (self.x, self.y, self.xx, self.yx, self.yy))
         place = self.place if isinstance(self.xx, np.ndarray) else self.xx[:0].copy()
         return GramStats(self.count, x, y, xx, yx, yy)._at(place)
@@ -78,11 +78,11 @@ class GramStats:
     def add(self, x: NDArray[np.floating], y: NDArray[np.floating]) -> None:
         """Add rows x [G, R, K] with their outputs y [G, R, N].
 
-        Rows with numbers that are not finite are left out, since they would spoil the sums.
+        Rows with non-finite numbers are left out, since they would spoil the sums.
         """
         with np.errstate(invalid="ignore", over="ignore"):
             moments, cross, yy = _products(self._there(x), self._there(y), self.kind)
-        if not all(bool(np.isfinite(part[:, 0]).all()) for part in (moments, cross)):  # sums of all numbers
+        if not all(bool(np.isfinite(part[:, 0]).all()) for part in (moments, cross)):  # sums over all rows
             finite = finite_rows(x, y)
             if not finite.all():
                 return self.add(x[:, finite], y[:, finite])
@@ -112,7 +112,7 @@ class GramStats:
         return GramStats(self.count, self.x, wx + self.count * b, self.xx, yx, yy)._at(self.place)
 
     def centred(self) -> GramStats:
-        """Return the sums around the means of x and y: those for a free bias."""
+        """Return the sums around the means of x and y, for a free bias."""
         n = max(self.count, np.finfo(np.float64).tiny)
         x, y = self.x / n, self.y / n
         xx = self.xx - n * x[:, :, None] * x[:, None, :]
@@ -143,7 +143,7 @@ class GramStats:
         return np.maximum(np.diagonal(self.xx, axis1=-2, axis2=-1), 0)
 
     def problem(self, weights: FloatArray) -> LayerProblem:
-        """Return what solvers take, for float weights [G, N, K]."""
+        """Return the problem that solvers take, for float weights [G, N, K]."""
         return LayerProblem(weights, self.xx, self.yx)
 
     def settled(self) -> GramStats:
@@ -152,11 +152,11 @@ class GramStats:
 
     @property
     def solver(self) -> Solve | None:
-        """What solves equations on the device, None without one."""
+        """The solver of linear equations on the device, or None."""
         return None if self.place is None else self._solve
 
     def _solve(self, matrix: Float64Array, right: FloatArray) -> FloatArray:
-        """Return what [G, K, K] times which is [G, K, N], found on the device if it is large."""
+        """Solve matrix [G, K, K] times X = right [G, K, N], on the device if it is large."""
         if self._is_small(matrix, right):
             return np.asarray(np.linalg.solve(matrix, right), np.float64)
         return _on_host(np.linalg.solve(self._sent(matrix), self._sent(right)))
@@ -172,19 +172,19 @@ class GramStats:
 
 
 def _products(x: Any, y: Any, kind: type[np.floating]) -> tuple[Any, Any, Any]:
-    """Return the sums of (1, x) (1, x)^T, (1, x) y^T and y^2, in the type that is given.
+    """Return the sums of (1, x) (1, x)^T, (1, x) y^T and y^2, in the given dtype.
 
     For many small groups the first two are one product, called once per group. A large matrix times itself
     takes half the time.
     """
     first, last = 1 + x.shape[2], 1 + x.shape[2] + y.shape[2]
     ends = (last,) if len(x) > 1 else (first, last)
-    parts = [np.empty_like(x, kind, shape=(*x.shape[:2], size)) for size in np.diff(ends, prepend=0)]
-    rows, made = parts[0][..., :first], parts[-1][..., -y.shape[2] :]
-    rows[..., 0], rows[..., 1:], made[...] = 1, x, y  # in the order of x in memory: rows or columns first
+    blocks = [np.empty_like(x, kind, shape=(*x.shape[:2], size)) for size in np.diff(ends, prepend=0)]
+    rows, outputs = blocks[0][..., :first], blocks[-1][..., -y.shape[2] :]
+    rows[..., 0], rows[..., 1:], outputs[...] = 1, x, y  # in the order of x in memory: rows or columns first
     left = rows.transpose(0, 2, 1)
-    products = [left @ part for part in parts]
-    yy = (left[:, :1] @ (made * made))[:, 0]
+    products = [left @ part for part in blocks]
+    yy = (left[:, :1] @ (outputs * outputs))[:, 0]
     return products[0][..., :first], products[-1][..., -y.shape[2] :], yy
 
 
@@ -197,7 +197,7 @@ def _apply(weights: NDArray[np.floating], x: Float64Array) -> Float64Array:
 
 
 def finite_rows(x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Return which rows of x [G, R, K] and y [G, R, N] hold finite numbers alone."""
+    """Return which rows of x [G, R, K] and y [G, R, N] hold only finite numbers."""
     return np.asarray(np.isfinite(x).all((0, 2)) & np.isfinite(y).all((0, 2)))
 
 
@@ -212,13 +212,13 @@ class RowBlock:
         self._rows, self._waiting = 0, list[tuple[AnyArray, AnyArray]]()
 
     def add(self, inputs: AnyArray, outputs: AnyArray) -> bool:
-        """Buffer rows of a sample; return whether there are enough to be taken."""
+        """Buffer rows of a sample; return whether there are enough to take."""
         self._waiting.append((inputs, outputs))
         self._rows += inputs.shape[1]
         return self._rows >= _enough(inputs, outputs)
 
     def take(self) -> Iterator[tuple[AnyArray, AnyArray]]:
-        """Yield the buffered inputs and outputs, joined, if there are any, and drop them."""
+        """Yield the buffered inputs and outputs, concatenated, if there are any, and drop them."""
         waiting, self._waiting, self._rows = self._waiting, [], 0
         if waiting:
             inputs, outputs = zip(*waiting, strict=True)

@@ -1,4 +1,4 @@
-"""The errors of tuned models on samples that their layers were not fitted to."""
+"""Errors of tuned models on samples to which their layers were not fitted."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from transforms.run.run_model import Run
 
 @dataclass(frozen=True)
 class Judged:
-    """Errors of a model on all samples that are compared, and on those that are held out."""
+    """Errors of a model on all compared samples, and on the held-out ones."""
 
     every: Errors
     held: Errors
 
     @property
     def relative(self) -> float:
-        """The error on held-out samples as a share of the power, in the mean over outputs."""
+        """The error on held-out samples relative to the power, averaged over outputs."""
         return self.held.relative
 
 
 class HeldOutJudge:
-    """Runs models on held-out samples, and on a few of the others.
+    """Runs models on held-out samples, and on a few others.
 
-    A recurrent model is run in a loop: its states come back with the next sample, since an error that always
-    has the same sign adds up from step to step. ``notes``: lines on outputs that are not compared themselves.
+    A recurrent model is run in a loop: its states are fed back with the next sample, since an error of
+    constant sign accumulates from step to step. ``notes``: lines on outputs that are not compared directly.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class HeldOutJudge:
         self._states = find_states(float_graph, feeds[:MOST_SAMPLES], options.run)
         self._expected = list[Feed]()
         if self._states:
-            kept, run = KeptArrays(), self._judge.opened(copy_graph(float_graph))
-            self._expected = [kept.keep(made) for made in self._loop(run)]
+            store, run = KeptArrays(), self._judge.opened(copy_graph(float_graph))
+            self._expected = [store.keep(outputs) for outputs in self._loop(run)]
         self.before = self.errors(quantized_graph)
 
     @property
     def of_tokens(self) -> bool:
-        """Whether :meth:`figure` is the divergence of the probabilities of tokens, in nats for each."""
+        """Whether :meth:`figure` is a divergence of token probabilities, in nats per token."""
         return bool(self._judge.reference.tokens(self._outputs)) if self.can_judge else False
 
     @property
     def can_judge(self) -> bool:
-        """Whether there are outputs of a floating type to judge by."""
+        """Whether there are floating-point outputs to judge by."""
         return bool(self._outputs)
 
     def errors(self, graph: gs.Graph) -> Judged:
@@ -93,15 +93,15 @@ class HeldOutJudge:
         return Judged(every, _of(every, np.tile(self._is_held, len(every.errors) // len(self._is_held))))
 
     def figure(self, found: Judged) -> float:
-        """Return the error of the logits on held-out samples if there are any, and else of all outputs."""
+        """Return the error of the logits on held-out samples, or of all outputs of a model without logits."""
         tokens = self._judge.reference.tokens(self._outputs) if self.can_judge else []
         return found.held.of_outputs(tokens).relative if tokens else found.relative
 
     def compare(self, new: Judged, old: Judged | None = None) -> Gain:
         """Return the gain of a model over another, or over the quantized one, on held-out samples.
 
-        Its standard error is that of as many samples with the scatter that all samples show: those that are
-        held out may be few. ``worst`` is the least change of an output, on held-out samples or on all.
+        Its standard error is that of as many samples with the scatter of all samples: those held out may be
+        few. ``worst`` is the least gain of an output, on held-out samples or on all.
         """
         old = old or self.before
         held, every = gain(new.held, old.held), gain(new.every, old.every)
@@ -114,11 +114,11 @@ class HeldOutJudge:
         )
 
     def accepts(self, gain: Gain, cost: float = WORTH) -> bool:
-        """Return whether a gain is worth a change of a cost in dB, by the one rule of all changes."""
+        """Return whether a gain is worth a cost in dB, by the one rule for all changes."""
         return self.can_judge and gain.is_accepted(cost)
 
     def regressed(self, new: Judged) -> str:
-        """Return the name of the output that changed least to the better."""
+        """Return the name of the output that improved least."""
         pairs = (new.held, self.before.held), (new.every, self.before.every)
         return self._outputs[int(np.argmin(np.minimum(*(changes(*pair) for pair in pairs))))]
 
@@ -131,20 +131,20 @@ class HeldOutJudge:
         reference = self._judge.reference
         logits, groups = reference.logits, reference.groups
         errors = np.array(
-            [energies(split(exact, groups), split(made, groups), logits) for exact, made in pairs]
+            [energies(split(exact, groups), split(computed, groups), logits) for exact, computed in pairs]
         )
         signal = np.array([signals(split(expected, groups), logits) for expected in self._expected])
         return Errors(errors, signal, len(reference.columns))
 
     def _loop(self, run: Run) -> list[Feed]:
-        """Return what a model makes of the samples in turn, each with the states of the one before."""
+        """Return the outputs for the samples in sequence, each with the states of the previous one."""
         state: Feed = {}
-        found = list[Feed]()
+        results = list[Feed]()
         for feed in [*self._feeds] * PASSES:
-            made = run({**feed, **state})
-            state = {fed: made[back] for fed, back in self._states.items()}
-            found.append({name: made[name] for name in self._judge.shown if name in made})
-        return found
+            outputs = run({**feed, **state})
+            state = {fed: outputs[back] for fed, back in self._states.items()}
+            results.append({name: outputs[name] for name in self._judge.shown if name in outputs})
+        return results
 
 
 def _of(errors: Errors, rows: NDArray[np.bool_]) -> Errors:

@@ -1,9 +1,9 @@
-"""Targets of a layer directly followed by a Relu or a Clip: errors that are clipped away do not matter.
+"""Targets of a layer directly followed by a Relu or a Clip: errors that are clipped do not matter.
 
 With a target t clipped at 0 and the output z of the float weights on the quantized inputs, a prediction p
-clipped at 0 is at least as close to it as p is to min(z, 0): the squared error to these targets is a bound
-of the error after the Relu, close to it if p is close to z. So the sums over rows stay those of a quadratic
-form with one Gram matrix for all outputs, and clipped rows only have to stay clipped.
+clipped at 0 is at least as close to t as p is to min(z, 0): the squared error to these targets bounds the
+error after the Relu, closely if p is close to z. So the sums over rows remain those of a quadratic form with
+one Gram matrix for all outputs, and clipped rows only have to stay clipped.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from transforms.graph.value_limits import Limits, rectifier_limits
 def limits_after(graph: gs.Graph, target: str) -> Limits | None:
     """Return the limits at which the consumers of a tensor clip it, or None if a consumer does not.
 
-    For several consumers with different limits, the widest.
+    With several consumers, the widest limits.
     """
     tensor = next((t for node in graph.nodes for t in node.outputs if t.name == target), None)
     if tensor is None or not tensor.outputs or walk.is_output(tensor, graph):
         return None
     constants = Constants(graph)
-    found = [rectifier_limits(node, constants) for node, index in walk.uses(tensor)]
-    known = [limits for limits in found if limits is not None]
-    if len(known) < len(found):
+    consumer_limits = [rectifier_limits(node, constants) for node, index in walk.uses(tensor)]
+    clip_limits = [limits for limits in consumer_limits if limits is not None]
+    if len(clip_limits) < len(consumer_limits):
         return None
-    return min(low for low, _ in known), max(high for _, high in known)
+    return min(low for low, _ in clip_limits), max(high for _, high in clip_limits)
 
 
 def relax(made: NDArray[np.floating], near: NDArray[np.floating], limits: Limits) -> NDArray[np.floating]:
@@ -57,10 +57,10 @@ def _behind(tensor: gs.Tensor) -> gs.Tensor:
 
 
 def _is_rounded(tensor: gs.Tensor) -> bool:
-    """Return whether a computed tensor is rounded last."""
+    """Return whether the last operation on a computed tensor is rounding."""
     node, start = walk.producer(tensor), _behind(tensor)
-    made = walk.producer(start)
-    is_constant = isinstance(start, gs.Constant) or (made is not None and made.op == "Constant")
+    maker = walk.producer(start)
+    is_constant = isinstance(start, gs.Constant) or (maker is not None and maker.op == "Constant")
     return node is not None and _is_rounding(node) and not is_constant
 
 

@@ -17,16 +17,17 @@ class FinetuneOptions:
 
     * ``algorithm``: ``auto`` or one of ops.rounding.ALGORITHMS, with the options ``solver``;
     * ``rescale``: whether scales and shared exponents are chosen again;
-    * ``weights``: False tunes biases alone;
+    * ``weights``: False tunes only biases;
     * ``op_types``: only layers of these operators;
     * ``held_out``: hold out every n-th sample (:func:`transforms.judge.sample_roles.is_held_out`);
-    * ``most_rows``, ``least_rows``: sums are over ``most_rows`` rows for each input of a layer, but at least
-      ``least_rows``, sampled evenly with ``seed``; a layer with more inputs than ``least_rows`` has no more;
-    * ``memory_limit``: bytes of tensors of each model that stay in memory, the rest goes to files;
-    * ``following_relu``: errors that a Relu or Clip after a layer cuts off are ignored;
-    * ``device``: where the sums are made; ``run``: how the models run;
+    * ``most_rows``, ``least_rows``: sums use ``most_rows`` rows for each input of a layer, but at least
+      ``least_rows``, sampled evenly with ``seed``; a layer with more inputs than ``least_rows`` uses no
+      more;
+    * ``memory_limit``: bytes of each model's tensors that stay in memory, the rest goes to files;
+    * ``following_relu``: ignore errors that a Relu or Clip after a layer clips;
+    * ``device``: where the sums are computed; ``run``: how the models run;
     * ``output_index``: the output that is measured, None for all;
-    * ``selective``: each layer is kept only if it improves the model's outputs, too, which takes longer;
+    * ``selective``: keep a layer only if it also improves the model's outputs, which takes longer;
     * ``full_range``: one of FULL_RANGE, for ``auto``.
     """
 

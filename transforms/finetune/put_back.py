@@ -1,4 +1,4 @@
-"""Putting back tuned layers that let an output of the model regress, by halves of the layers."""
+"""Revert tuned layers that make an output of the model regress, by halves of the layers."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ Layers = frozenset[int]
 
 
 def keep_halves(changed: Sequence[int], gain: Callable[[Layers], float | None]) -> Layers:
-    """Return the layers to keep, by their numbers; all together they let an output regress.
+    """Return the numbers of the layers to keep; all together they make an output regress.
 
-    ``changed``: numbers in execution order; ``gain``: what a model gains with some of them tuned, None if an
-    output regresses. A half that gains nothing beyond those that are kept is halved, down to single layers.
+    ``changed``: numbers in execution order; ``gain``: the model's gain with some of them tuned, None if an
+    output regresses. A half that adds no gain to those already kept is halved, down to single layers.
     """
-    kept, best, left = frozenset[int](), 0.0, MOST_MODELS
+    tuned, best, left = frozenset[int](), 0.0, MOST_MODELS
     waiting = _halves(changed)
     while waiting and left:
         group = waiting.pop()
         left -= 1
-        found = gain(kept.union(group))
-        if found is not None and found > best:
-            kept, best = kept.union(group), found
+        group_gain = gain(tuned.union(group))
+        if group_gain is not None and group_gain > best:
+            tuned, best = tuned.union(group), group_gain
         else:
             waiting += _halves(group)
-    return kept
+    return tuned
 
 
 def _halves(group: Sequence[int]) -> list[Sequence[int]]:
-    """Return the halves of a group, the last to be tried first; none of a single one."""
+    """Return the halves of a group, the last to be tried first; none for a single layer."""
     middle = (len(group) + 1) // 2
     return [group[middle:], group[:middle]] if len(group) > 1 else []
 
 
 class SwitchedLayers:
-    """A model whose layers are switched between their own weights and those of a tuned copy."""
+    """A model whose layers are switched between their old weights and those of a tuned copy."""
 
     def __init__(
         self, graph: gs.Graph, layers: Sequence[MatchedLayer], tuned: Sequence[MatchedLayer]
@@ -52,7 +52,7 @@ class SwitchedLayers:
         self._own: dict[int, LayerSolution] = {}
 
     def switch(self, numbers: Layers) -> None:
-        """Let layers of these numbers alone have the weights of the tuned copy."""
+        """Give the tuned weights to the layers with these numbers, and the old ones to the others."""
         for number in sorted(self._own.keys() - numbers):
             write_layer(self.graph, self._layers[number], self._own.pop(number), self._names)
         for number in sorted(numbers - self._own.keys()):

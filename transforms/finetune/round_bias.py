@@ -1,4 +1,4 @@
-"""The values that a stored bias can have, and its scale."""
+"""The values that a stored bias can represent, and its scale."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from transforms.layers.stored_constant import StoredConstant
 Scale = NDArray[np.float32]
 
 _LARGEST = np.float64(2**31 - 1)
-_HEADROOM = 2 + 2.0**-20  # times the largest present bias, so that a changed one still fits
+_HEADROOM = 2 + 2.0**-20  # times the largest present bias, so that a changed bias still fits
 
 
 def round_biases(layer: MatchedLayer, biases: Float64Array, scale: Scale | None) -> Float64Array:
-    """Return the biases [U * G, N] of a weight's U users rounded to their stored format.
+    """Round the biases [U * G, N] of a weight's U users to their stored format.
 
     ``scale`` is a new scale of the weight, if any.
     """
@@ -30,9 +30,9 @@ def round_biases(layer: MatchedLayer, biases: Float64Array, scale: Scale | None)
 
 
 def least_scale(layer: MatchedLayer, biases: Float64Array, scale: Scale) -> Scale:
-    """Return the scale of the weight, of the shape of ``scale``, below which an int32 bias would not fit.
+    """Return the weight scale, in the shape of ``scale``, below which an int32 bias would overflow.
 
-    ``biases`` [U * G, N] are those of the weight's U users.
+    ``biases`` [U * G, N] belong to the weight's U users.
     """
     parts = zip(layer.users, np.split(biases, len(layer.users)), strict=True)
     return np.max([_least_scale(user, bias, scale) for user, bias in parts], axis=0)
@@ -47,26 +47,34 @@ def _round_bias(layer: MatchedLayer, bias: Float64Array, scale: Scale | None) ->
         wide = np.broadcast_to(step.astype(np.float64).reshape(-1), (bias.size,)).reshape(bias.shape)
         numbers = np.clip(np.rint(numbers / wide), -_LARGEST, _LARGEST) * wide
     elif place.stored is not None and place.stored.format is not None and place.stored.is_integer:
-        one, zero = constant_scale(place.stored, numbers)
+        bias_scale, zero = constant_scale(place.stored, numbers)
         fmt, shift = place.stored.format, float(zero)
-        numbers = (np.clip(np.rint(numbers / one) + shift, fmt.lowest, fmt.highest) - shift) * float(one)
+        numbers = (np.clip(np.rint(numbers / bias_scale) + shift, fmt.lowest, fmt.highest) - shift) * float(
+            bias_scale
+        )
     return numbers * place.gain
 
 
 def product_scale(layer: MatchedLayer, scale: Scale | None) -> Scale | None:
-    """Return the scale of an int32 bias, that of the input times that of the weight; None for another bias.
+    """Return the scale of an int32 bias, input scale times weight scale; None for another bias.
 
-    It has one element or one for each output, as the weight's has. ``scale`` is a new scale of the weight.
+    It has one element or one for each output, as the weight's scale. ``scale`` is a new scale of the weight.
     """
     if layer.weight.block:
         return None
     place, x_scale = layer.bias, input_scale(layer)
-    own = layer.weight.scale if scale is None else scale
-    if x_scale is None or own is None or place is None or place.node is not layer.node or place.is_extra:
+    weight_scale = layer.weight.scale if scale is None else scale
+    if (
+        x_scale is None
+        or weight_scale is None
+        or place is None
+        or place.node is not layer.node
+        or place.is_extra
+    ):
         return None
     if place.stored is not None and (place.stored.format is None or place.stored.format.name != "int32"):
         return None
-    return np.asarray(np.float32(x_scale) * layer.layer.spread(own), np.float32)
+    return np.asarray(np.float32(x_scale) * layer.layer.spread(weight_scale), np.float32)
 
 
 def _least_scale(layer: MatchedLayer, bias: Float64Array, scale: Scale) -> Scale:
@@ -82,9 +90,9 @@ def _least_scale(layer: MatchedLayer, bias: Float64Array, scale: Scale) -> Scale
 
 
 def constant_scale(stored: StoredConstant, numbers: Float64Array) -> tuple[Scale, NDArray[np.generic]]:
-    """Return scale and zero point for numbers in place of a constant, as quantization chooses them.
+    """Return scale and zero point for numbers that replace a constant, as quantization chooses them.
 
-    Of the type of its zero point, and a power of two if its scale is one.
+    They have the type of its zero point; the scale is a power of two if the old one is.
     """
     old = np.asarray(0 if stored.grid is None else stored.grid.zero_point)
     powers = stored.scale is not None and are_powers(stored.scale)
@@ -93,7 +101,7 @@ def constant_scale(stored: StoredConstant, numbers: Float64Array) -> tuple[Scale
 
 
 def input_scale(layer: MatchedLayer) -> float | None:
-    """Return the scale of a layer's integer inputs, or None if they are not integers of one scale."""
+    """Return the scale of a layer's integer inputs, or None if they are not integers with one scale."""
     producer = walk.producer(layer.source)
     if producer is None or producer.op != "DequantizeLinear":
         return None

@@ -1,7 +1,7 @@
-"""The rows of a layer: its inputs as the quantized model stores them, added up in the order of the samples.
+"""The rows of a layer: its inputs as the quantized model stores them, summed in the order of the samples.
 
-Inputs that are quantized to integers are stored as those between layers: steps of a model that end and begin
-with integers run in the integer kernels of the whole model, and take a quarter of the memory.
+Quantized inputs are stored as integers between layers: steps of a model that end and begin with integers run
+in the integer kernels of the whole model, and take a quarter of the memory.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from transforms.scheme.fitted_weights import has_few_bits
 _STORABLE = {np.dtype(kind) for kind in (np.int8, np.uint8, np.int16, np.uint16)}
 
 _LARGE = 1 << 26
-"""Multiplications of the weights with a Gram matrix, from which on sums in float64 take long."""
+"""Multiplications of the weights with a Gram matrix from which on sums in float64 take long."""
 
 
 @dataclass(frozen=True)
 class LayerInput:
     """The ``name`` of a tensor q; the layer reads (q - zero_point) * scale.
 
-    Without a ``scale`` it reads the tensor itself.
+    Without a ``scale`` it reads q unchanged.
     """
 
     name: str
@@ -44,7 +44,7 @@ class LayerInput:
     zero_point: int = 0
 
     def read(self, stored: NDArray[Any]) -> NDArray[Any]:
-        """Return the input of the layer, equal in every bit to DequantizeLinear's output."""
+        """Return the input of the layer, bit for bit the output of DequantizeLinear."""
         if self.scale is None:
             return stored
         centred = stored if self.zero_point == 0 else stored.astype(np.int32) - self.zero_point
@@ -52,12 +52,14 @@ class LayerInput:
 
 
 def layer_input(source: gs.Tensor) -> LayerInput:
-    """Return how the input of a layer is stored: as integers of one scale, or unchanged."""
+    """Return the stored form of a layer's input: integers with one scale, or the tensor unchanged."""
     node = walk.producer(source)
     if node is None or node.op != "DequantizeLinear":
         return LayerInput(str(source.name))
     stored, *parameters = node.inputs
-    if not isinstance(stored, gs.Variable) or not all(isinstance(one, gs.Constant) for one in parameters):
+    if not isinstance(stored, gs.Variable) or not all(
+        isinstance(parameter, gs.Constant) for parameter in parameters
+    ):
         return LayerInput(str(source.name))
     scale, zero = load(parameters[0]), load(parameters[1]) if len(parameters) > 1 else None
     if zero is None or zero.dtype not in _STORABLE or {scale.size, zero.size} != {1}:
@@ -69,9 +71,9 @@ def layer_input(source: gs.Tensor) -> LayerInput:
 
 @dataclass(frozen=True)
 class RowUser:
-    """What the rows of a user of a weight depend on.
+    """What determines the rows of a user of a weight.
 
-    With ``limits``, at which errors are cut off: the float ``weight`` [G, N, K] and ``bias`` [G, N].
+    With ``limits``, at which errors are clipped: the float ``weight`` [G, N, K] and ``bias`` [G, N].
     ``kind``: the type of products of rows, float32 in large layers with weights of few bits.
     """
 
@@ -85,7 +87,7 @@ class RowUser:
 
     @classmethod
     def of(cls, user: MatchedLayer, limits: Limits | None, device: str) -> RowUser:
-        """Return that of a layer."""
+        """Return the user for a layer."""
         weight = user.float_weight.reshape(*user.float_weight.shape[:2], -1)
         products = weight.size * weight.shape[2]
         is_coarse = has_few_bits(user.weight.format) and products >= _LARGE
@@ -93,7 +95,7 @@ class RowUser:
         return cls(user.layer, layer_input(user.source), device, limits, weight, user.float_bias, kind)
 
     def no_sums(self, *, is_held: bool) -> LayerStats:
-        """Return the sums over no rows; held-out ones, and those of many inputs, are rows at first."""
+        """Return empty sums; held-out rows, and those with many inputs, are stored as rows at first."""
         groups, outputs, positions, channels = self.layer.size
         inputs, module = positions * channels, array_module(self.device)
         if module is not np or not (is_held or inputs > LEAST_INPUTS):
@@ -105,7 +107,7 @@ class RowUser:
         return self.layer.rows(inputs, chosen.shape, chosen.picked, self.source.zero_point)
 
     def add(self, sums: LayerStats, stored: AnyArray, made: AnyArray) -> None:
-        """Add rows of a stored input, and of the targets, to sums."""
+        """Add rows of a stored input and of the targets to sums."""
         rows = self.source.read(stored)
         if self.limits is not None:
             near = rows @ self.weight.swapaxes(1, 2)
@@ -114,10 +116,10 @@ class RowUser:
 
 
 class RowSums:
-    """The sums of a user over rows of one sample after another."""
+    """The sums of a user over rows of successive samples."""
 
     def __init__(self, user: RowUser, *, is_held: bool) -> None:
-        """Start without rows; ``is_held``: of held-out samples."""
+        """Start without rows; ``is_held``: the samples are held out."""
         self.user, self._total, self._block = user, user.no_sums(is_held=is_held), RowBlock()
 
     def add(self, inputs: AnyArray, made: AnyArray, chosen: SampledRows) -> None:
@@ -126,7 +128,7 @@ class RowSums:
             self._settle()
 
     def total(self) -> LayerStats:
-        """Return the sums over all rows so far, as NumPy's arrays."""
+        """Return the sums over all rows so far, as NumPy arrays."""
         self._settle()
         return self._total.on_host()
 

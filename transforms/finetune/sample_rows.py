@@ -1,4 +1,4 @@
-"""Outputs of the float model for the rows that layers are tuned on, read for several layers at once.
+"""Outputs of the float model for the rows on which layers are tuned, read for several layers at once.
 
 The float model does not change meanwhile: the fewer steps it runs in, the less time it takes. Only the
 sampled rows of its outputs are kept.
@@ -24,9 +24,9 @@ AHEAD = 1 << 28  # bytes of rows of layers that are read together
 
 @dataclass(frozen=True)
 class RowSampler:
-    """Which rows are used: ``most`` for each input of a layer, but at least ``least``.
+    """The choice of rows: ``most`` for each input of a layer, but at least ``least``.
 
-    A layer with more inputs than that has as few, which take less memory than its Gram matrix would. Rows
+    A layer with more inputs than that uses as few, which take less memory than its Gram matrix would. Rows
     are sampled evenly from all ``samples``, with ``seed``.
     """
 
@@ -36,7 +36,7 @@ class RowSampler:
     seed: int
 
     def share(self, layer: LinearLayer) -> int:
-        """Return the largest number of rows of one sample."""
+        """Return the largest number of rows from one sample."""
         _, _, positions, channels = layer.size
         inputs = positions * channels
         return -(
@@ -44,9 +44,9 @@ class RowSampler:
         )
 
     def pick(self, rows: int, most: int, sample: int) -> Rows | slice:
-        """Return the indices of rows of a sample: all, or one at random from each of ``most`` equal parts.
+        """Return the indices of rows of a sample: all, or a random one from each of ``most`` equal parts.
 
-        Each sample has its own place in the sequence of random numbers, whoever reads it.
+        Each sample has its own place in the sequence of random numbers, independent of the reader.
         """
         if rows <= most:
             return slice(None)
@@ -81,25 +81,25 @@ class SampledRowReader:
         store: ActivationStore,
         ahead: int = AHEAD,
     ) -> None:
-        """Start before the first layer; the model must offer the targets of all layers.
+        """Start before the first layer; the model must provide the targets of all layers.
 
-        Rows of at most ``ahead`` bytes are read together, or those of one layer, and kept in the store.
+        Rows of at most ``ahead`` bytes, or those of one layer, are read together and kept in the store.
         """
         self._layers = layers
         self._model, self._choice, self._store, self._ahead = model, choice, store, ahead
         self._read: dict[int, list[SampledRows]] = {}
-        self._present = 1.0  # the share of the rows that may be chosen which the last layers had
+        self._present = 1.0  # the last layers' share of the rows that may be chosen
 
     def prepare(self, number: int) -> None:
-        """Run the model as far as a layer, and some after it, unless that was done before."""
+        """Run the model up to a layer and some further ones, unless that was done before."""
         if number not in self._read:
             self._read_on(range(number, self._end(number)))
 
     def read(self, number: int, *, last: bool = False) -> Iterator[tuple[SampledRows, NDArray[Any]]]:
         """Yield the rows of a layer, sample by sample, with the outputs of the float layer [G, R, N].
 
-        Layers are read or forgotten in their order. Rows are dropped by :meth:`forget`, or while they are
-        read if this is the ``last`` time.
+        Layers are read or forgotten in order. Rows are dropped by :meth:`forget`, or while they are read if
+        this is the ``last`` time.
         """
         self.prepare(number)
         for i, rows in enumerate(self._read.pop(number) if last else self._read[number]):
@@ -124,12 +124,12 @@ class SampledRowReader:
         self._read |= {number: [] for number in numbers}
         targets = [self._layers[number].target for number in numbers]
         size = 0
-        for i, found in enumerate(self._model.advance(targets, last=True)):
+        for i, outputs in enumerate(self._model.advance(targets, last=True)):
             for number, target in zip(numbers, targets, strict=True):
-                layer, made = self._layers[number].layer, found[target]
-                picked = self._choice.pick(layer.count(made.shape), self._choice.share(layer), i)
-                self._read[number].append(SampledRows(made.shape, picked))
-                rows = layer.outputs(made, picked)
+                layer, output = self._layers[number].layer, outputs[target]
+                picked = self._choice.pick(layer.count(output.shape), self._choice.share(layer), i)
+                self._read[number].append(SampledRows(output.shape, picked))
+                rows = layer.outputs(output, picked)
                 size += rows.nbytes
                 self._store.put(i, str(number), rows)
         self._present = size / sum(map(self._most_bytes, numbers))
@@ -145,7 +145,7 @@ class SampledRowReader:
         return end
 
     def _most_bytes(self, number: int) -> int:
-        """Return how many bytes the rows of a layer have if its outputs have all that may be chosen."""
+        """Return the bytes of a layer's rows if its outputs have as many as may be chosen."""
         layer = self._layers[number].layer
         groups, outputs, _, _ = layer.size
         return 4 * self._choice.samples * self._choice.share(layer) * groups * outputs

@@ -1,4 +1,4 @@
-"""New weights for one layer: candidates are fitted to one part of the samples, and chosen by the other."""
+"""New weights for one layer: candidates are fitted to one part of the samples and chosen by the other."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ DAMPINGS = (10.0, 1.0, 0.1, 0.01, 0.001)
 """Damping of the shift of the weights, relative to the mean of the Gram matrix's diagonal."""
 
 _UNSHIFTED = 0.1
-"""The same for weights that are rounded only. With 0.01, those of a sentence encoder did well on sentences
-like those that they were tuned on, held-out ones too, but worse than nearest rounding on shorter ones."""
+"""The same for weights that are only rounded. With 0.01, those of a sentence encoder did well on sentences
+like those of tuning, including held-out ones, but worse than nearest rounding on shorter ones."""
 
 _LEARNED = Options(iterations=300)
-"""Steps of AdaRound in ``auto``, as many as take about as long as the rest of a layer."""
+"""Steps of AdaRound in ``auto``, which take about as long as the rest of a layer."""
 
 LEARNED = ", learned"
-"""End of the words for weights with learned roundings."""
+"""Suffix of descriptions of weights with learned roundings."""
 
 AS_IT_WAS, BIAS = "as it was", "bias"
-"""The words for the constants of a layer as they were, and for another bias alone."""
+"""Descriptions of unchanged constants of a layer, and of a new bias alone."""
 
 _MOST_PRODUCTS = 10_000_000_000
-"""Multiplications that they may take in a layer: a fraction of a second."""
+"""Limit of multiplications in a layer: a fraction of a second."""
 
 _MOST_STEPPED = 20_000_000_000
-"""Multiplications of a thousand gradient steps beyond which there are fewer: a second in a layer at most."""
+"""Multiplications in a thousand gradient steps above which fewer are made: at most a second in a layer."""
 
 _OUTPUTS = 128
-"""Outputs of a layer that judge its weights: twice as many at most, since they are taken evenly."""
+"""Outputs of a layer that judge its weights: at most twice as many, since they are evenly spaced."""
 
 STEPPED = ("adaquant", "adaround")
 
@@ -53,7 +53,7 @@ Form = Quadratic | RowQuadratic
 class LayerSolution:
     """Weights [G, N, K] on a grid, and scale and zero point of integers if they are new.
 
-    ``bias`` is [U * G, N] for U layers that share these weights, one after another.
+    ``bias`` is [U * G, N] for U layers that share these weights.
     """
 
     what: str
@@ -64,9 +64,9 @@ class LayerSolution:
 
 @dataclass
 class Tuned:
-    """The candidate with the least error on held-out samples, and the errors there before and after.
+    """The candidate with the least error on held-out samples, and the errors before and after.
 
-    ``of_inputs`` is the error that float weights would leave: that of the inputs.
+    ``of_inputs`` is the error with float weights, due to the inputs.
     """
 
     best: LayerSolution
@@ -78,7 +78,7 @@ class Tuned:
 
 @dataclass
 class _Candidate:
-    """Rounded weights: of some outputs with their error, and how those of all are found."""
+    """Rounded weights of some outputs with their error, and how to compute those of all outputs."""
 
     what: str
     weights: FloatArray
@@ -99,39 +99,39 @@ def tune_layer(
     """Return the best weights and bias for a layer, ``current`` unless others are better on ``held``.
 
     ``fit`` and ``held`` are sums over the layer's inputs in the quantized model and its float outputs, bias
-    included. First the damping of the shift is chosen, by the error of weights that are not rounded, then the
-    grid; gradient steps start from the best of all that. Of many outputs some choose.
+    included. First the damping of the shift is chosen, by the error of unrounded weights, then the grid;
+    gradient steps start from the best result. If there are many outputs, some decide.
     """
     tuning = _Tuning(matched, fit, held, options)
     before = error_of(held, current)
-    found = Tuned(current, before, before, held.power(), tuning.choose_damping())
+    tuned = Tuned(current, before, before, held.power(), tuning.choose_damping())
     for solution in tuning.solutions(current):
         error = error_of(held, solution)
-        if error < found.after:
-            found.best, found.after = solution, error
-    return found
+        if error < tuned.after:
+            tuned.best, tuned.after = solution, error
+    return tuned
 
 
 def some_outputs(count: int) -> slice:
-    """Return the outputs, of so many, that judge candidates."""
+    """Return the outputs, out of ``count``, that judge candidates."""
     return slice(None, None, max(1, count // _OUTPUTS))
 
 
 def error_of(sums: SharedGramStats, candidate: LayerSolution) -> float:
-    """Return the squared error that a candidate leaves over the rows of some sums."""
+    """Return the squared error of a candidate over the rows of some sums."""
     return float(sums.error(candidate.weights, candidate.bias).sum())
 
 
 def with_bias(
     matched: MatchedLayer, fit: SharedGramStats, what: str, weights: FloatArray, scale: QParams | None
 ) -> LayerSolution:
-    """Return weights [G, N, K] with the biases of least error on some sums, rounded as the layer has them."""
+    """Return weights [G, N, K] with the biases of least error on some sums, rounded to the layer's format."""
     own = None if scale is None else scale[0]
     return LayerSolution(what, weights, round_biases(matched, fit.bias(weights), own), scale)
 
 
 class _Tuning:
-    """One layer with the sums that its weights are fitted to, and those that they are judged by."""
+    """One layer with the sums to which its weights are fitted, and those by which they are judged."""
 
     def __init__(
         self, matched: MatchedLayer, fit: SharedGramStats, held: SharedGramStats, options: FinetuneOptions
@@ -148,7 +148,7 @@ class _Tuning:
         self._shifted: tuple[float, Form] | None = None
 
     def choose_damping(self) -> float:
-        """Choose the damping whose unrounded target is best on other rows; return the float weights' error.
+        """Choose the damping of the best unrounded target on held-out rows; return the float weights' error.
 
         The weights are not shifted if float weights are better than all targets.
         """
@@ -162,12 +162,12 @@ class _Tuning:
         return of_inputs
 
     def solutions(self, current: LayerSolution) -> Iterator[LayerSolution]:
-        """Yield the current weights with another bias, then the best of other weights, shifted or not."""
+        """Yield the current weights with another bias, then the best of the other weights, shifted or not."""
         if any(self._fit.has_bias):
             yield self._with_bias(BIAS, current.weights, None)
         if not self._options.weights or not self._fit.count:
             return
-        best = min(self._rounded(), key=lambda one: one.error)
+        best = min(self._rounded(), key=lambda candidate: candidate.error)
         yield self._whole(best)
         for learned in self._learned(best):
             if learned.error < best.error:
@@ -184,11 +184,11 @@ class _Tuning:
             yield self._candidate(what, plain, grid, scale, solve)
 
     def _learned(self, best: _Candidate) -> Iterator[_Candidate]:
-        """Yield weights with roundings that gradient steps learn, on the grid and target of others.
+        """Yield weights whose roundings are learned by gradient steps, on the grid and target of ``best``.
 
-        With ``auto`` those are roundings up or down of integers, in layers that are not large: they stay
-        closer to the weights than the ones that make up for each other do, and are sometimes better on other
-        rows (0.5 dB in the mean over convolutional networks in A8W8; of blocks of numbers, 0.1 dB).
+        With ``auto`` these are roundings up or down of integers, in layers that are not large: they stay
+        closer to the weights than roundings that compensate each other, and are sometimes better on other
+        rows (0.5 dB in the mean over convolutional networks in A8W8; 0.1 dB for blocks).
         """
         algorithm, solver = self._options.algorithm, self._options.solver
         groups, outputs, inputs = self._start.shape
@@ -207,7 +207,7 @@ class _Tuning:
         return quadratic(self._problem, damping, shift=shift, solve=self._sums.solver)
 
     def _error(self, weights: FloatArray) -> float:
-        """Return the held-out error of weights of the outputs that judge, with the bias that suits them."""
+        """Return the held-out error of the judging outputs' weights, with their best bias."""
         fit, held = self._judged
         return float(held.error(weights, fit.bias(weights)).sum())
 
@@ -247,9 +247,9 @@ class _Tuning:
 
 
 def _bounded(solver: Options, algorithm: str, products: int) -> Options:
-    """Return options whose steps take bounded time in a layer of so many multiplications a step.
+    """Return options whose steps take bounded time, given the multiplications of a step in a layer.
 
-    There are fewer steps then, and AdaQuant's are as much longer.
+    There are fewer steps then, and AdaQuant's are longer in proportion.
     """
     share = _MOST_STEPPED / (products * Options.iterations)
     if share >= 1:

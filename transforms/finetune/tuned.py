@@ -15,7 +15,7 @@ from transforms.layers.matched_layer import MatchedLayer, SkippedLayer
 class LayerReport:
     """The result of a layer: error on held-out samples before and after, their ``power``, and the time.
 
-    ``of_inputs``: the error that float weights would leave. ``what`` the layer has now.
+    ``of_inputs``: the error with float weights. ``what``: what the layer has now, in words.
     """
 
     name: str
@@ -37,8 +37,8 @@ class LayerReport:
 class TunedLayers:
     """The layers in order, and those that were skipped.
 
-    ``largest_step``: the most bytes of tensors of one sample that were in memory at once. ``matched``: where
-    the layers are in the graph.
+    ``largest_step``: the most bytes of one sample's tensors in memory at once. ``matched``: the layers'
+    places in the graph.
     """
 
     layers: list[LayerReport] = field(default_factory=list)
@@ -56,12 +56,12 @@ class TunedLayers:
 class TunedModel:
     """The better model, the errors of its outputs on held-out samples before and after, and its layers.
 
-    ``attempt`` names the attempt that was accepted, or is None if the model is unchanged. ``gain``: that of
-    the outputs on held-out samples, of all layers together if none was accepted. ``put_back`` are the numbers
-    of layers that have their old weights again; ``blocked`` is the output that regressed most with all of
-    them, None if none did. ``spread``: how many more tensors use the full range of int8 than before, and
-    ``added``: how many Pads and Subs this took. ``notes``: on outputs that are not compared themselves.
-    ``of_tokens``: errors are divergences of the probabilities of tokens, in nats for each, of logits alone.
+    ``attempt`` names the accepted attempt, None if the model is unchanged. ``gain``: of the outputs on
+    held-out samples, with all layers tuned if none was accepted. ``put_back``: numbers of layers that were
+    reverted; ``blocked``: the output that regressed most with all layers tuned, None if none did.
+    ``spread``: how many more tensors use the full range of int8, and ``added``: the Pads and Subs that this
+    took. ``notes``: on outputs that are not compared directly. ``of_tokens``: errors are divergences of
+    token probabilities, in nats per token, of the logits alone.
     """
 
     graph: gs.Graph

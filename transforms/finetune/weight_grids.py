@@ -1,4 +1,4 @@
-"""The grids that the weights of a layer are rounded to: the one in use, and one that suits its inputs."""
+"""The grids to which a layer's weights may be rounded: the present one, and others that suit its inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from transforms.layers.matched_layer import MatchedLayer
 from transforms.layers.scale_blocks import lay_out, pack_scales, unpack_scales
 
 PRESENT = "same "
-"""Start of the words for the grid in use."""
+"""Prefix of descriptions of the present grid."""
 
 _FEW_BITS = 6
 _ALL = slice(None)
@@ -33,8 +33,8 @@ def layer_grids(
 ) -> Iterator[tuple[str, Grid, QParams | None]]:
     """Yield grids with a description, and scale and zero point of integers if those are new.
 
-    ``importance`` [G, K] is not negative: the weight of an error for each input. ``biases`` [U * G, N] have
-    to be representable with a new scale. ``rescale``: whether to yield more than the grid in use.
+    ``importance`` [G, K] is not negative: the weight of an error for each input. ``biases`` [U * G, N] must
+    be representable with a new scale. ``rescale``: whether to yield more than the present grid.
     """
     fmt, packed = matched.weight.format, matched.float_weight
     assert fmt is not None
@@ -54,8 +54,8 @@ def suited_grid(
 ) -> tuple[Grid, QParams | None]:
     """Return the grid of least weighted error, and its scale and zero point if it is of integers.
 
-    The arguments are those of :func:`layer_grids`. ``part``: the outputs that matter; blocks of others may
-    keep their scales.
+    The arguments are those of :func:`layer_grids`. ``part``: the outputs that matter; blocks of other
+    outputs may keep their scales.
     """
     fmt = matched.weight.format
     assert fmt is not None
@@ -66,14 +66,14 @@ def suited_grid(
 
 
 def has_power_scale(matched: MatchedLayer) -> bool:
-    """Return whether the weight is integers whose scales are powers of two, for kernels that shift."""
+    """Return whether the weight is integers with power-of-two scales, for kernels that shift."""
     return matched.weight.scale is not None and are_powers(matched.weight.scale)
 
 
 def plain_grid(matched: MatchedLayer, biases: Float64Array) -> Iterator[tuple[str, Grid, QParams | None]]:
-    """Yield the grid of integers of few bits with scales that suit the weights alone, nothing for others.
+    """Yield the grid of few-bit integers with scales that suit only the weights; nothing for others.
 
-    Scales that were chosen for weights rounded to nearest may be too small for those of tuning.
+    Scales chosen for rounding to nearest may be too small for tuning.
     """
     fmt, packed = matched.weight.format, matched.float_weight
     if fmt is not None and fmt.is_integer and fmt.bits <= _FEW_BITS:
@@ -84,7 +84,7 @@ def plain_grid(matched: MatchedLayer, biases: Float64Array) -> Iterator[tuple[st
 def integer_grid(matched: MatchedLayer, parameters: QParams) -> Grid:
     """Return the grid of a layer's integer weights [G, N, K] with a scale and a zero point.
 
-    Symmetric weights without -128 get none.
+    Symmetric weights without -128 are not given -128.
     """
     fmt, block = matched.weight.format, matched.weight.block
     assert fmt is not None
@@ -110,7 +110,7 @@ def _without_wide_pairs(grid: Grid, weight: Float32Array) -> Grid:
 
 
 def has_bounded_pairs(matched: MatchedLayer) -> bool:
-    """Return whether a layer's int8 weights are such that no pair of products saturates at 16 bits."""
+    """Return whether no pair of products of a layer's int8 weights saturates at 16 bits."""
     stored = load(matched.weight.source)
     if stored.dtype != np.int8 or matched.weight.block:
         return False
@@ -119,7 +119,7 @@ def has_bounded_pairs(matched: MatchedLayer) -> bool:
 
 
 def turned_grid(scale: Float64Array, lowest: Float64Array, highest: Float64Array) -> Grid:
-    """Return the grid of integers within limits, whose scales may be negative: its own are positive."""
+    """Return the grid of integers within limits, for scales that may be negative, with positive steps."""
     turned = scale < 0
     return Grid(np.abs(scale), np.where(turned, -highest, lowest), np.where(turned, -lowest, highest))
 
@@ -127,10 +127,10 @@ def turned_grid(scale: Float64Array, lowest: Float64Array, highest: Float64Array
 def _other_scale(
     matched: MatchedLayer, fmt: Format, importance: Float64Array, biases: Float64Array, part: slice
 ) -> QParams:
-    """Return scales and zero points of least weighted error, as many as at present, for biases to fit.
+    """Return scales and zero points of least weighted error, in their present number, with biases that fit.
 
-    A zero point in the middle of the type stays there, for kernels that compute with symmetric integers only,
-    and scales that are powers of two stay such.
+    A zero point in the middle of the type stays there, for kernels that only compute with symmetric
+    integers, and power-of-two scales stay powers of two.
     """
     assert matched.weight.parameters is not None
     if matched.weight.block:
@@ -165,17 +165,17 @@ def _is_symmetric(fmt: Format, zero_point: AnyArray) -> bool:
 
 
 def _other_blocks(matched: MatchedLayer, fmt: Format, importance: Float64Array, part: slice) -> QParams:
-    """Return scales and zero points of least weighted error, one for each block; of other outputs the old."""
+    """Return scales and zero points of least weighted error by blocks; other outputs keep the old ones."""
     assert matched.weight.parameters is not None
     old_scale, old_zeros = matched.weight.parameters
     packed, block = matched.float_weight[:, part], matched.weight.block
     counts = importance.reshape(len(packed), 1, *packed.shape[2:])
     rows, weighed = (block_rows(some, -1, block) for some in (packed, np.broadcast_to(counts, packed.shape)))
 
-    def _whole(found: AnyArray, old: AnyArray) -> AnyArray:
-        whole = pack_scales(matched.layer, np.broadcast_to(old, old_scale.shape), block).astype(found.dtype)
-        whole[:, part] = found.reshape(len(whole), -1, whole.shape[-1])
-        return unpack_scales(matched.layer, whole, block)
+    def _whole(chosen: AnyArray, old: AnyArray) -> AnyArray:
+        values = pack_scales(matched.layer, np.broadcast_to(old, old_scale.shape), block).astype(chosen.dtype)
+        values[:, part] = chosen.reshape(len(values), -1, values.shape[-1])
+        return unpack_scales(matched.layer, values, block)
 
     if _is_symmetric(fmt, old_zeros):
         scale = (

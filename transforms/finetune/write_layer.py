@@ -1,4 +1,4 @@
-"""Reading the weights and biases of a layer of a quantized model, and writing tuned ones."""
+"""Read the weights and biases of a quantized model's layer, and write tuned ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transforms.runtime_workarounds import leave_out_zero_point_before
 
 
 def current(layer: MatchedLayer) -> LayerSolution:
-    """Return the weights and the biases that a layer has."""
+    """Return the present weights and biases of a layer."""
     packed = layer.layer.pack(layer.weight.values()).astype(np.float64)
     weights = packed.reshape(*packed.shape[:2], -1)
     biases = np.concatenate([_current_bias(user) for user in layer.users])
@@ -33,10 +33,10 @@ def _current_bias(layer: MatchedLayer) -> NDArray[np.float64]:
 
 
 def write_layer(graph: gs.Graph, layer: MatchedLayer, tuned: LayerSolution, names: walk.Names) -> None:
-    """Write weights, scale and biases of a candidate into the layer of a graph.
+    """Write weights, scale and biases of a candidate into a layer of a graph.
 
-    A layer without bias gets one: int32 if its operands are integers, float32 otherwise; a MatMul gets an
-    Add, unless its bias is 0. A bias that other nodes read is left unchanged, and the layer gets its own.
+    A layer without bias gets one: int32 if its operands are integers, else float32; a MatMul gets an Add,
+    unless its bias is 0. A bias that other nodes read is left unchanged, and the layer gets its own copy.
     """
     packed = tuned.weights.reshape(layer.layer.size)
     weight = layer.layer.unpack(packed).astype(np.float32)
@@ -70,15 +70,17 @@ def _write_bias(
 
 
 def remove_bias(graph: gs.Graph, layer: MatchedLayer) -> None:
-    """Take the bias away that a layer got, its last input, if it has one."""
+    """Remove the bias that was added to a layer as its last input, if there is one."""
     place = layer.bias
     if place is None or place.stored is None:
         return
-    made = place.stored.dequant_nodes
-    graph.nodes[:] = [node for node in graph.nodes if all(node is not one for one in made)]
+    dequant_nodes = place.stored.dequant_nodes
+    graph.nodes[:] = [
+        node for node in graph.nodes if all(node is not dequant_node for dequant_node in dequant_nodes)
+    ]
     while len(place.node.inputs) > place.index:
         place.node.inputs.pop()
-    for node in made:
+    for node in dequant_nodes:
         detach(node)
     place.stored = None
 
@@ -87,14 +89,14 @@ def _add_node(
     graph: gs.Graph, layer: MatchedLayer, bias: Bias, numbers: NDArray[np.float64], names: walk.Names
 ) -> None:
     """Insert an Add after a MatMul; consumers of its output read the sum, under the name of the output."""
-    made = layer.node.outputs[0]
-    raw = gs.Variable(names.derive(made.name, "raw"), made.dtype, made.shape)
-    shape = layer.layer.channel_shape(len(made.shape))
+    product = layer.node.outputs[0]
+    raw = gs.Variable(names.derive(product.name, "raw"), product.dtype, product.shape)
+    shape = layer.layer.channel_shape(len(product.shape))
     constant = gs.Constant(
         names.derive(layer.weight.source.name, "bias"), numbers.astype(np.float32).reshape(shape)
     )
-    walk.replace_output(layer.node, made, raw)
-    bias.node = gs.Node("Add", names.derive(made.name, "Add"), inputs=[raw, constant], outputs=[made])
+    walk.replace_output(layer.node, product, raw)
+    bias.node = gs.Node("Add", names.derive(product.name, "Add"), inputs=[raw, constant], outputs=[product])
     graph.nodes.insert(position(graph, layer.node) + 1, bias.node)
     leave_out_zero_point_before(graph, layer.node.inputs[1 - layer.layer.index])
 
@@ -115,7 +117,7 @@ def _add_bias(
 ) -> None:
     weight = layer.node.inputs[layer.layer.index]
     product = product_scale(layer, None)
-    shape = layer.layer.channel_shape(2) if layer.node.op == "Gemm" else -1  # a column beside a left weight
+    shape = layer.layer.channel_shape(2) if layer.node.op == "Gemm" else -1  # a column for a left weight
     while len(bias.node.inputs) < bias.index:
         bias.node.inputs.append(gs.Variable.empty())
     if product is None:
@@ -147,7 +149,7 @@ def unshare_constant(
 ) -> bool:
     """Make a node read its stored input ``index`` from a copy; return whether that was needed.
 
-    It is if other nodes read the constant, too, or its dequantized values. Scales stay shared.
+    It is needed if other nodes read the constant or its dequantized values. Scales stay shared.
     """
     if all(len(walk.uses(tensor)) == 1 for tensor in stored.tensors):
         return False

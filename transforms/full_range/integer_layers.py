@@ -1,4 +1,4 @@
-"""Conv and Gemm in integers, and zero moved to the lowest level of int8, which their int32 biases take up."""
+"""Integer Conv and Gemm, and moving zero to the lowest level of int8, which their int32 biases absorb."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ MIDDLE = 128
 """Steps by which a tensor is shifted."""
 
 _LARGEST = 2**31 - 1
-_SAME = 1e-5  # relative difference of scales that rounding to float32 explains
-_HEADROOM = 1.01  # times a bias: rounding the weights anew changes what is added to it
+_SAME = 1e-5  # relative difference of scales explained by rounding to float32
+_HEADROOM = 1.01  # times a bias: rounding the weights again changes what is added to it
 
 
 @dataclass(frozen=True)
 class IntegerLayer:
-    """A Conv or Gemm, the int32 numbers of its bias, N in the last axis, and their steps: its own constants.
+    """A Conv or Gemm, the int32 numbers of its bias, N in the last axis, and their steps, all its own.
 
-    ``weight`` makes the integers of its weight float, with a scale for each output if they are its own, too,
-    which then can grow.
+    ``weight`` dequantizes its integer weight. ``may_grow``: it has a scale for each output, read by no other
+    layer, which can then be increased.
     """
 
     node: gs.Node
@@ -39,14 +39,14 @@ class IntegerLayer:
 
     @property
     def integers(self) -> NDArray[np.int64]:
-        """The weight as integers less their zero point, outputs first: [N, K]."""
+        """The weight as integers minus their zero point, outputs first: [N, K]."""
         stored = load(self.weight.inputs[0])
         found = stored.astype(np.int64) - middle_of(stored.dtype)
         return (found if _is_first(self.node) else found.T).reshape(load(self.numbers).size, -1)
 
 
 def integer_layer(node: gs.Node) -> IntegerLayer | None:
-    """Return a Conv or Gemm with integer weights, and an int32 bias of its own; None for others."""
+    """Return a Conv or Gemm with integer weights and an int32 bias of its own, or None."""
     if node.op not in ("Conv", "Gemm") or node.domain not in STANDARD_DOMAINS or len(node.inputs) < 3:
         return None
     if any(node.attrs.get(name, 1.0) != 1.0 for name in ("alpha", "beta")) or node.attrs.get("transA", 0):
@@ -69,7 +69,7 @@ def integer_layer(node: gs.Node) -> IntegerLayer | None:
 
 
 def _stored(tensor: gs.Tensor) -> gs.Node | None:
-    """Return the node that makes stored integers float, by float32 scales, whose middle stands for 0."""
+    """Return the node that dequantizes integers with float32 scales and 0 in the middle of the type."""
     node = walk.producer(tensor)
     if node is None or node.op != "DequantizeLinear" or not _is_at_middle(node):
         return None
@@ -78,7 +78,7 @@ def _stored(tensor: gs.Tensor) -> gs.Node | None:
 
 
 def _is_own(back: gs.Node) -> bool:
-    """Return whether one layer alone reads stored integers and their scale."""
+    """Return whether only one layer reads stored integers and their scale."""
     return all(len(tensor.outputs) == 1 for tensor in (*back.inputs[:2], back.outputs[0]))
 
 
@@ -93,7 +93,7 @@ def _is_each_output(node: gs.Node, weight: gs.Node) -> bool:
 
 
 def is_at_zero(node: gs.Node) -> bool:
-    """Return whether the zero point of a node is 0, by an ONNX operator without blocks."""
+    """Return whether the zero point of a node is 0, and it is a standard operator without blocks."""
     if node.domain not in STANDARD_DOMAINS or node.attrs.get("block_size", 0):
         return False
     zero = node.inputs[2] if len(node.inputs) > 2 else None
@@ -101,7 +101,7 @@ def is_at_zero(node: gs.Node) -> bool:
 
 
 def _is_at_middle(node: gs.Node) -> bool:
-    """Return whether the middle of the type of stored integers stands for 0: 128 of uint8, 0 with a sign."""
+    """Return whether the middle of the type of stored integers stands for 0: 128 of uint8, 0 if signed."""
     stored, zero = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
     middle = middle_of(load(stored).dtype) if isinstance(stored, gs.Constant) else 0
     if not middle:
@@ -111,17 +111,16 @@ def _is_at_middle(node: gs.Node) -> bool:
 
 
 def middle_of(dtype: np.dtype[Any]) -> int:
-    """Return the middle of a type of integers: 128 of uint8, 0 of those with a sign."""
+    """Return the middle of an integer type: 128 of uint8, 0 of signed types."""
     return 128 if dtype == np.uint8 else 0
 
 
 def move_zero(
     maker: IntegerLayer | None, consumers: Sequence[IntegerLayer], old: float, scale: float
 ) -> bool:
-    """Let biases take a shift in place; return False, with nothing changed, if one does not fit into int32.
+    """Let biases absorb a shift in place; return False, with nothing changed, if one overflows int32.
 
-    The elements of a tensor with the scale ``old`` between the layers become less by 128 times ``scale``,
-    which is its new one.
+    A tensor with the scale ``old`` between the layers is reduced by 128 times its new scale, ``scale``.
     """
     ratio = scale / old
 
@@ -150,7 +149,7 @@ def move_zero(
 
 
 def layer_that_reads(node: gs.Node, scale: float, *, padded: bool) -> IntegerLayer | None:
-    """Return a layer whose bias can take a shift of all that it reads; None for others."""
+    """Return a layer whose bias can absorb a shift of its input, or None."""
     layer = integer_layer(node)
     if layer is None or (any(node.attrs.get("pads", ())) and not padded):
         return None
@@ -159,21 +158,21 @@ def layer_that_reads(node: gs.Node, scale: float, *, padded: bool) -> IntegerLay
     if node.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         return None
     products = scale * load(layer.weight.inputs[1]).astype(np.float64).reshape(-1)
-    own = load(layer.steps).reshape(-1)
-    is_product = own.size in (1, products.size) and np.allclose(products, own, rtol=_SAME, atol=0)
+    steps = load(layer.steps).reshape(-1)
+    is_product = steps.size in (1, products.size) and np.allclose(products, steps, rtol=_SAME, atol=0)
     return layer if is_product else None
 
 
 def _growth_of(numbers: Float64Array) -> Float64Array:
-    """Return the powers of two by which steps have to be larger so that numbers fit into int32."""
+    """Return the powers of two by which steps must grow so that numbers fit into int32."""
     needed = np.abs(numbers) * _HEADROOM / _LARGEST
     return np.asarray(np.exp2(np.ceil(np.log2(np.maximum(needed, 1.0)))))
 
 
 def _grow(layer: IntegerLayer, growth: Float64Array) -> None:
-    """Make the scales of a weight larger, and the steps of the bias with them.
+    """Increase the scales of a weight, and the steps of the bias with them.
 
-    Products are smaller than the bias there by far, so that rounding the weights anew loses nothing.
+    The bias exceeds the products by far there, so that rounding the weights again loses nothing.
     """
     if not (growth > 1).any():
         return

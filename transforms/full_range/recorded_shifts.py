@@ -1,4 +1,4 @@
-"""The shifts of tensors of a quantized model, as its metadata record them."""
+"""The shifts of a quantized model's tensors, as recorded in its metadata."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _KEY = PREFIX + "shifts"
 
 
 def recorded_shifts(graph: gs.Graph) -> dict[str, float]:
-    """Return by how much tensors are less than those of their name in the float model.
+    """Return how much lower tensors are than those with their name in the float model.
 
-    Those are what layers make before a Relu or Clip, what that makes of it, both by the names of the float
-    model, and inputs and means, of which a Sub makes what is quantized. Empty without a record, or if it
-    cannot be read.
+    These are outputs of layers before a Relu or Clip and outputs of the latter, both by the names of the
+    float model, and inputs and means, of which a Sub makes the quantized tensor. Empty without a record, or
+    if it is unreadable.
     """
     try:
         found = json.loads(info_of(graph).metadata.get(_KEY, "{}"))
@@ -31,13 +31,13 @@ def recorded_shifts(graph: gs.Graph) -> dict[str, float]:
 
 
 def shifts_within(graph: gs.Graph) -> dict[str, float]:
-    """Return the shifts of tensors that hold shifted numbers; a Sub makes the others' for a quantization."""
+    """Return the shifts of tensors that hold shifted numbers; a Sub shifts others before quantization."""
     before = {str(node.inputs[0].name) for node in graph.nodes if is_shift(node)}
     return {name: shift for name, shift in recorded_shifts(graph).items() if name not in before}
 
 
 def is_shift(node: gs.Node) -> bool:
-    """Return whether a node subtracts one stored number, and quantizations alone read the result."""
+    """Return whether a node subtracts a single stored number, and only quantizations read the result."""
     if node.op != "Sub" or not isinstance(node.inputs[1], gs.Constant) or node.inputs[1].shape:
         return False
     users = node.outputs[0].outputs
@@ -45,7 +45,7 @@ def is_shift(node: gs.Node) -> bool:
 
 
 def record_shifts(graph: gs.Graph, shifts: Mapping[str, float]) -> None:
-    """Add shifts to the record of a graph; that of graphs it was copied from stays."""
+    """Add shifts to the record of a graph; the records of graphs from which it was copied are unchanged."""
     if not isinstance(graph, Graph) or not shifts:
         return
     text = json.dumps({**recorded_shifts(graph), **shifts}, sort_keys=True)

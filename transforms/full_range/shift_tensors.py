@@ -1,12 +1,12 @@
-"""The full range of int8 for tensors that are never negative: without a zero point, half of it is not used.
+"""Use the full range of int8 for tensors that are never negative: without a zero point, half of it is unused.
 
-A Relu or Clip makes numbers x in [0, t]. Rounded instead is x' = x - 128 s with s = t / 255, in steps half as
-large. The bias of the layer in front takes the shift, the saturation of int8 does what the Relu did, and the
-layers that read x add 128 s times the sum of their weights by their biases. That is exact: an integer in
-the steps of an int32 bias, and the arithmetic of a zero point, with none in the model and a node less.
+A Relu or Clip outputs numbers x in [0, t]. Rounded instead is x' = x - 128 s with s = t / 255, in steps half
+as large. The bias of the layer before absorbs the shift, the saturation of int8 replaces the Relu, and the
+biases of layers that read x add 128 s times the sum of their weights. That is exact: an integer in the steps
+of an int32 bias, and the arithmetic of a zero point, without one in the model and with a node less.
 
-The zeros that a Conv pads with have to be shifted, too: a Pad does that if it may be added,
-and a Sub shifts an input of the model, or a mean over positions, that is never negative.
+The zeros with which a Conv pads must be shifted, too: by a Pad, if it may be added; and a Sub shifts an
+input of the model, or a mean over positions, that is never negative.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from transforms.graph.rewire import STANDARD_DOMAINS, Insertions, detach
 from transforms.graph.value_limits import rectifier_limits
 
 _STEPS, _HIGHEST = 255, 127
-_FLOAT, _LEVELS, _ROUNDED = range(3)  # what a tensor holds
+_FLOAT, _LEVELS, _ROUNDED = range(3)  # the contents of a tensor
 
 _MOVING = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity"})
 """Operators that commute with the shift of their input."""
 
 _MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
-"""Operators whose results are small, so that a Sub after them costs little."""
+"""Operators with small results, so that a Sub after them costs little."""
 
 _TUNED_HEADROOM = 1.25
-"""Times the range of a tensor when it gets twice the levels. A range of least squared error grows by about an
-eighth, and a wider one costs little if weights are tuned to it, while new data exceed those it was measured
-on."""
+"""Factor on the range of a tensor when it gets twice the levels. A range of least squared error grows by
+about an eighth, and a wider one costs little if weights are tuned to it, while new data exceed the measured
+range."""
 
 
 @dataclass
 class _Tensor:
-    """A tensor of numbers from 0 to ``scale * 127``, or ``bound`` if that is less.
+    """A tensor with numbers from 0 to ``scale * 127``, or ``bound`` if that is lower.
 
-    ``nodes`` quantize it and make it float again; ``rectifier`` makes it of what ``maker`` makes, both None
-    for one that a Sub shifts.
+    ``nodes`` quantize and dequantize it; ``rectifier`` computes it from the output of ``maker``, both None
+    for a tensor that a Sub shifts.
     """
 
     made: gs.Tensor
@@ -67,12 +67,12 @@ class _Tensor:
 
     @property
     def name(self) -> str:
-        """That of the maker's output, or of the tensor that a Sub shifts."""
+        """The name of the maker's output, or of the tensor that a Sub shifts."""
         return str((self.made if self.maker is None else self.maker.node.outputs[0]).name)
 
     @property
     def quantized(self) -> list[str]:
-        """The names of the float tensors that are quantized: its own, and those made of it by moving."""
+        """The names of the float tensors that are quantized: its own, and those moved from it."""
         return [str(node.inputs[0].name) for node in self.nodes if node.op == "QuantizeLinear"]
 
 
@@ -85,13 +85,13 @@ def shift_tensors(
 ) -> dict[str, float]:
     """Let int8 tensors use the full range, in place; return the shift of each, by the name in ``names``.
 
-    Those are outputs of a Relu, or of a Clip from 0, after a Conv or Gemm whose output is in ``names``, and
-    inputs of the model and means of these names, which must never be negative. One scale quantizes
-    them to int8, and nothing reads them but Gemm and Conv, also after a MaxPool or a change of shape; a Conv
-    that pads only if it may get a Pad (``padded``). All have weights of 8 bits, for the error of fewer is
-    that of the weights, and int32 biases whose scale is that of weight times input. No others are changed,
-    nor scales that are powers of two. What a node makes has a range up to that in ``tops``, by the name of
-    the tensor that is quantized, or wider by a quarter, and up to the bound of a Clip.
+    These are outputs of a Relu, or of a Clip from 0, after a Conv or Gemm whose output is in ``names``, and
+    inputs of the model and means with these names, which must never be negative. One scale quantizes them to
+    int8, and only Gemm and Conv read them, also after a MaxPool or a change of shape; a Conv that pads only
+    if it may get a Pad (``padded``). All have 8-bit weights, since the error of fewer bits is dominated by
+    the weights, and int32 biases whose scale is that of weight times input. Others are not changed, nor
+    scales that are powers of two. The range of an output extends to that in ``tops``, by the name of the
+    quantized tensor, or is wider by a quarter, and at most to the bound of a Clip.
 
     Up to other steps, and roundings of the first bias and of inputs, the model computes the same. Its
     metadata record the shifts (:mod:`transforms.full_range.recorded_shifts`).
@@ -126,7 +126,7 @@ def count_added(graph: gs.Graph) -> int:
 
 
 def is_mean(node: gs.Node) -> bool:
-    """Return whether a node makes means over positions, as an AveragePool does over all."""
+    """Return whether a node computes means over positions, including an AveragePool over all of them."""
     if node.op == "AveragePool":
         shape = node.outputs[0].shape or ()
         return len(shape) > 2 and all(size == 1 for size in shape[2:])
@@ -134,29 +134,29 @@ def is_mean(node: gs.Node) -> bool:
 
 
 def _candidates(graph: gs.Graph, names: Container[str], finder: _Finder) -> Iterator[_Tensor]:
-    """Yield the tensors of these names that can be shifted, each as the graph is then."""
+    """Yield the tensors of these names that can be shifted, each in the graph's present state."""
     for tensor in graph.inputs:
-        if tensor.name in names and (found := finder.find(tensor)) is not None:
-            yield found
+        if tensor.name in names and (candidate := finder.find(tensor)) is not None:
+            yield candidate
     for node in list(graph.nodes):
         if node.inputs and node.inputs[0].name in names:
-            found = finder.rectified(node)
+            candidate = finder.rectified(node)
         elif is_mean(node) and node.outputs[0].name in names:
-            found = finder.find(node.outputs[0])
+            candidate = finder.find(node.outputs[0])
         else:
-            found = None
-        if found is not None:
-            yield found
+            candidate = None
+        if candidate is not None:
+            yield candidate
 
 
 class _Finder:
-    """Finds what has to change with a tensor."""
+    """Finds what has to change together with a tensor."""
 
     def __init__(self, outputs: set[int], constants: Constants, *, padded: bool) -> None:
         self._outputs, self._constants, self._padded = outputs, constants, padded
 
     def rectified(self, node: gs.Node) -> _Tensor | None:
-        """Return the output of a Relu or Clip; None unless all that it takes can change."""
+        """Return the output of a Relu or Clip, or None unless everything involved can change."""
         top = _top_of_rectifier(node, self._constants)
         before = walk.producer(node.inputs[0]) if top is not None else None
         maker = integer_layer(before) if before is not None else None
@@ -164,31 +164,31 @@ class _Finder:
             return None
         if len(node.inputs[0].outputs) != 1:
             return None
-        found = self.find(node.outputs[0])
-        if found is None or top < found.scale:
+        tensor = self.find(node.outputs[0])
+        if tensor is None or top < tensor.scale:
             return None
-        found.rectifier, found.maker, found.bound = node, maker, top
-        return found
+        tensor.rectifier, tensor.maker, tensor.bound = node, maker, top
+        return tensor
 
     def find(self, tensor: gs.Tensor) -> _Tensor | None:
-        """Return what quantizes and reads a tensor; None if there is anything else that does."""
+        """Return the nodes that quantize and read a tensor, or None if it has other readers."""
         first = tensor.outputs[0] if tensor.outputs else None
         scale = _int8_scale(first) if first is not None else None
         if scale is None or id(tensor) in self._outputs:
             return None
         users = self._users(tensor, scale)
         consumers = (
-            [layer_that_reads(one, scale, padded=self._padded) for one in users[1]] if users else [None]
+            [layer_that_reads(reader, scale, padded=self._padded) for reader in users[1]] if users else [None]
         )
-        fitting = [one for one in consumers if one is not None]
+        fitting = [layer for layer in consumers if layer is not None]
         if users is None or len(fitting) < len(consumers):
             return None
         return _Tensor(tensor, users[0], fitting, scale)
 
     def _users(self, tensor: gs.Tensor, scale: float) -> tuple[list[gs.Node], list[gs.Node]] | None:
-        """Return the roundings of a float tensor and what it is moved to, and the layers that read them.
+        """Return the roundings of a float tensor and its moved copies, and the layers that read them.
 
-        None if it has other consumers, or a scale other than this.
+        None if it has other consumers, or another scale.
         """
         rounding, layers = list[gs.Node](), list[gs.Node]()
         waiting = [(tensor, _FLOAT)]
@@ -216,7 +216,7 @@ class _Finder:
 
 
 def _top_of_rectifier(node: gs.Node, constants: Constants) -> float | None:
-    """Return the upper bound of a Relu or of a Clip from 0; None for other nodes."""
+    """Return the upper bound of a Relu or of a Clip from 0, or None."""
     limits = rectifier_limits(node, constants)
     return limits[1] if limits is not None and limits[0] == 0 else None
 
@@ -226,7 +226,7 @@ def _is_back(node: gs.Node, scale: float) -> bool:
 
 
 def _int8_scale(node: gs.Node) -> float | None:
-    """Return the scale of a QuantizeLinear to int8 by one number, without a zero point; None for others."""
+    """Return the scale of a QuantizeLinear to int8 with one scale and no zero point, or None."""
     if node.op != "QuantizeLinear" or len(node.inputs) < 3 or not is_at_zero(node):
         return None
     if load(node.inputs[2]).dtype != np.int8:
@@ -245,7 +245,7 @@ def _one_number(scale: gs.Tensor) -> float | None:
 
 
 def _shift(tensor: _Tensor, names: walk.Names, tops: Mapping[str, float]) -> float | None:
-    """Shift a tensor in place; return by how much, or None, with nothing changed, if a bias does not fit."""
+    """Shift a tensor in place; return by how much, or None, with nothing changed, if a bias overflows."""
     scale = np.float32(min(tensor.bound, _top_of(tensor, tops)) / _STEPS)
     if not move_zero(tensor.maker, tensor.consumers, tensor.scale, float(scale)):
         return None
@@ -260,7 +260,7 @@ def _shift(tensor: _Tensor, names: walk.Names, tops: Mapping[str, float]) -> flo
 
 
 def _top_of(tensor: _Tensor, tops: Mapping[str, float]) -> float:
-    """Return the upper end of the range that a tensor is to have; that of an input stays."""
+    """Return the upper end of the range for a tensor; that of an input stays."""
     if not tensor.made.inputs:
         return tensor.scale * _HIGHEST
     found = [tops[name] for name in tensor.quantized if tops.get(name, 0.0) > 0]

@@ -1,7 +1,7 @@
-"""Our operators as ONNX functions in standard operators, whose bodies are text of ``onnx.parser``.
+"""Our operators as ONNX functions of standard operators, with bodies as text of ``onnx.parser``.
 
-:mod:`transforms.functions.attach_functions` attaches them. Those that decode packed weights are a feature.
+:mod:`transforms.functions.attach_functions` attaches them. Decoding of packed weights is a feature.
 """
 
 DOMAIN = "onnx_narrow"
-"""The domain of the functions that no library has."""
+"""The domain of functions that no library implements."""

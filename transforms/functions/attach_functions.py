@@ -1,7 +1,7 @@
-"""Our operators as ONNX functions in standard operators, attached to the models that use them.
+"""Attach our operators as ONNX functions of standard operators to the models that use them.
 
-A runtime without our library inlines the functions; with our library registered it takes the native
-kernels, from the same file.
+A runtime without our library inlines the functions; with our library it uses the native kernels, from the
+same file.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from transforms.graph.qdq import EXTENDED_DEQUANTIZE
 
 FIRST_OPSET = 13
 GENERIC_OPSET = 15
-"""From here on one function serves all types: there is CastLike."""
+"""From here on one function serves all types, thanks to CastLike."""
 
 _AXES_AS_INPUT = 18
 _MARK = "onnx-narrow: a native operator in standard operators"
 
 
 class Twin(NamedTuple):
-    """An operator of ours: body, inputs, output, attributes with defaults, the input that gives the type."""
+    """An operator of ours: body, inputs, output, attributes with defaults, the input that sets the type."""
 
     body: Callable[[], str]
     inputs: tuple[str, ...]
@@ -39,7 +39,7 @@ class Twin(NamedTuple):
 
 
 def _block_attributes(op: str) -> dict[str, int | str]:
-    return {**{key: known.default for key, known in ATTRIBUTES[op].items()}, "axis": 1}
+    return {**{key: attribute.default for key, attribute in ATTRIBUTES[op].items()}, "axis": 1}
 
 
 def _bfp() -> str:
@@ -79,9 +79,9 @@ TWINS: Mapping[str, Twin] = MappingProxyType(
 def make_function(
     op: str, domain: str, opset: int, output_type: int = onnx.TensorProto.FLOAT
 ) -> onnx.FunctionProto:
-    """Return the function of an operator of ours, which imports an opset of ONNX from 13 on.
+    """Return the function of one of our operators, for an opset of ONNX from 13 on.
 
-    Below opset 15 it takes tensors of one type only, ``output_type``.
+    Below opset 15 it takes tensors of only one type, ``output_type``.
     """
     twin = TWINS[op]
     declared = ", ".join(
@@ -97,20 +97,20 @@ def make_function(
 
 
 def is_own(function: onnx.FunctionProto) -> bool:
-    """Return whether a function was made here, for readers to take its calls for the operator itself."""
+    """Return whether a function was made here, so that readers treat its calls as the operator itself."""
     return function.domain in (DOMAIN, AMD_DOMAIN) and function.name in TWINS and function.doc_string == _MARK
 
 
 def drop_own(model: onnx.ModelProto) -> None:
-    """Remove the functions that were made here from a model, in place."""
-    kept = [function for function in model.functions if not is_own(function)]
-    if len(kept) < len(model.functions):
+    """Remove the functions made here from a model, in place."""
+    foreign = [function for function in model.functions if not is_own(function)]
+    if len(foreign) < len(model.functions):
         del model.functions[:]
-        model.functions.extend(kept)
+        model.functions.extend(foreign)
 
 
 def _for_opset(text: str, opset: int, output_type: int) -> str:
-    """Return a body in which the operators that other opsets define otherwise are written for one."""
+    """Return a body rewritten for an opset that defines some operators differently."""
     for axis, name in enumerate(("BLOCK", "GROUP")):
         new = rf"ReduceMax <keepdims = 1> (\1, {name.lower()}_axis)"
         old = rf"ReduceMax <keepdims = 1, axes = [{axis}]> (\1)"
@@ -120,18 +120,18 @@ def _for_opset(text: str, opset: int, output_type: int) -> str:
 
 
 _LEAST_IR_VERSION = 8
-"""The first with functions in a model."""
+"""First IR version with functions in a model."""
 
-_Calls = list[tuple[onnx.NodeProto, int]]  # nodes with the element type that types them, 0 if it is unknown
+_Calls = list[tuple[onnx.NodeProto, int]]  # nodes with the element type that types them, 0 if unknown
 
 
 def attach_functions(model: onnx.ModelProto) -> int:
     """Attach the functions of our operators to a model, in place; return how many it has.
 
-    Nodes get the attributes that they leave to the defaults, which not every reader of functions knows. An
-    operator has no function, and so needs the library, if the model's opset is below 13, or is 13 or 14 (no
-    CastLike) and its tensors are not of one known type; if a node has attributes that the operator refuses;
-    and if the model has a function of that name already.
+    Nodes get the attributes that they leave to defaults, which not every reader of functions applies. An
+    operator gets no function, and so needs the library, if the model's opset is below 13, or is 13 or 14 (no
+    CastLike) and its tensors do not have one known type; if a node has invalid attributes; and if the model
+    already has a function with that name.
     """
     drop_own(model)
     taken = {(function.domain, function.name) for function in model.functions}
@@ -156,28 +156,28 @@ def attach_functions(model: onnx.ModelProto) -> int:
 
 def has_all_functions(model: onnx.ModelProto) -> bool:
     """Return whether a model has a function for each node in our domains."""
-    made = {(function.domain, function.name) for function in model.functions}
+    defined = {(function.domain, function.name) for function in model.functions}
     called = {(node.domain, node.op_type) for node, _ in _own_nodes(model.graph, {})}
-    return called <= made
+    return called <= defined
 
 
 def _calls(graph: onnx.GraphProto) -> dict[tuple[str, str], _Calls]:
     """Return the nodes of our operators in a graph and its bodies, by domain and operator."""
-    found: dict[tuple[str, str], _Calls] = {}
+    calls: dict[tuple[str, str], _Calls] = {}
     for node, types in _own_nodes(graph, {}):
         if node.op_type in TWINS:
             place = TWINS[node.op_type].typing_input or 0
             kind = types.get(node.input[place], 0) if place < len(node.input) else 0
-            found.setdefault((node.domain, node.op_type), []).append((node, kind))
-    return found
+            calls.setdefault((node.domain, node.op_type), []).append((node, kind))
+    return calls
 
 
 def _own_nodes(
     graph: onnx.GraphProto, outer: Mapping[str, int]
 ) -> Iterator[tuple[onnx.NodeProto, Mapping[str, int]]]:
-    """Yield the nodes in our domains of a graph and of the bodies in it, with the element types known there.
+    """Yield the nodes in our domains of a graph and its bodies, with the element types known there.
 
-    Types are by name, and read if there is a node to yield, or a body: most models have none.
+    Types are by name, and only read if there is a node to yield, or a body: most models have none.
     """
     types: Mapping[str, int] | None = None
     for node in graph.node:
@@ -200,7 +200,7 @@ def _types_in(graph: onnx.GraphProto, outer: Mapping[str, int]) -> dict[str, int
 
 
 def _is_legal(node: onnx.NodeProto) -> bool:
-    """Return whether an operator takes the attributes of its node; the axis is the runtime's to check."""
+    """Return whether an operator accepts the attributes of its node; the runtime checks the axis."""
     values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     plain = {key: value.decode() if isinstance(value, bytes) else value for key, value in values.items()}
     try:

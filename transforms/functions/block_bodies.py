@@ -57,7 +57,7 @@ def _bfp_units() -> str:
     )
     flushed = "kept = Cast <to = 1> (counts) y_a = Mul(product, kept)"
     return (
-        # which numbers count for the exponent of a block, and how NaN and infinities spread in it
+        # the numbers that determine the exponent of a block, and the spread of NaN and infinities in it
         constant("least_normal", "float", _LEAST_NORMAL)
         + either("counts", "is_prime", prime_counts, "counts_b = Identity(is_finite)")
         + either("poison", "is_prime", poison, "poison_b = Identity(nothing)")
@@ -101,7 +101,7 @@ v = Clip(ratio, low, high)
 
 
 def _grown() -> str:
-    """Return lines for the powers of two's complement: twice as high if a positive number needs it."""
+    """Return lines for the powers of two's complement: doubled if a positive number needs it."""
     return f"""positive = Where(counts, x, nothing)
 most_positive = MAX_OF_GROUPS(positive)
 first_unit_wide = Mul(shifted_power, step)

@@ -7,7 +7,7 @@ from transforms.functions.text import attribute, constant, either
 _PROBES = [-1, *(2 ** (bits - signed) - 1 for bits in (8, 16, 32) for signed in (1, 0))]
 """Integers that wrap around in a type: -1 to lowest + highest, and one of the others to highest."""
 
-_BEYOND_FLOAT16 = 65520.0  # the least number that float16 rounds to infinity, which bfloat16 does not
+_BEYOND_FLOAT16 = 65520.0  # the least number that rounds to infinity in float16, but not in bfloat16
 
 _CHANNELS = (
     constant("zero", "int64", [0])
@@ -59,7 +59,7 @@ y = Reshape(stored, shape)
 def _there_and_back(name: str, kind: int, size: int) -> str:
     """Return lines that cast a vector of a size to the type of the zero point and back.
 
-    A Gather is between them, for ONNX Runtime drops pairs of casts that lose something.
+    A Gather stands between the casts, since ONNX Runtime drops pairs of lossy casts.
     """
     places = constant(f"{name}_places", "int64", range(size))
     return f"""{places}{name}_stored = CAST_LIKE({name}, zero_point)
@@ -69,7 +69,7 @@ def _there_and_back(name: str, kind: int, size: int) -> str:
 
 
 def _to_float() -> str:
-    """Return lines that subtract the negative zero point, which keeps a zero's sign, and clip for float16."""
+    """Return lines that add the negated zero point, which keeps a zero's sign, and clip for float16."""
     return (
         constant("nothing", "float", 0.0)
         + constant("beyond", "float", [_BEYOND_FLOAT16])
@@ -113,8 +113,8 @@ number_b = Max(not_above, low)"""
 def dequantize() -> str:
     """Return the body of ExtendedDequantizeLinear: differences are exact in float64, then rounded once.
 
-    It ends with a product by 1 that comes out of a sequence, which ONNX Runtime does not fold, as it does not
-    fold a native operator: for a weight that is a constant it would choose kernels that add in another order.
+    It ends with a product by 1 from a sequence, which ONNX Runtime does not fold, just as it does not fold a
+    native operator: for a constant weight it would otherwise choose kernels that add in another order.
     """
     return (
         _CHANNELS.replace("Shape(x)", "Shape(y)")

@@ -1,13 +1,13 @@
-"""Pieces of function bodies, as text of ``onnx.parser``, and the frame of those that round in blocks.
+"""Building blocks of function bodies as text of ``onnx.parser``, and the frame of those that round in blocks.
 
 The power of two at or below a number is |q - (1 - u) q| with q = (1 / 2u + 1) times the number and u half a
 unit in the last place of 1 (S. M. Rump, T. Ogita, S. Oishi, Accurate floating-point summation I, algorithm
-3.5): a few basic operations, right for every number that neither overflows nor underflows, and no logarithm.
-(1 - u) q is written as q - u q, because ONNX Runtime drops products with a constant that is nearly 1.
+3.5): a few basic operations without logarithm, correct for every number that neither overflows nor
+underflows. (1 - u) q is written as q - u q, because ONNX Runtime drops products with constants close to 1.
 
-The arithmetic in blocks is that of :mod:`ops.reference`: a power of two per block, elements in units of it,
-clamped and rounded (in this order Inf, which passes through at the end, stays out of the rounding). Numbers
-of full size are float32, in which every step is exact; those of a block are float64.
+The arithmetic in blocks follows :mod:`ops.reference`: a power of two per block, elements in units of it,
+clamped and then rounded (in this order infinities, which are passed through at the end, are not rounded).
+Full-size tensors are float32, in which every step is exact; those with one number per block are float64.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Numbers = float | Sequence[float] | Sequence[Sequence[float]]
 
 
 def constant(name: str, kind: str, numbers: Numbers) -> str:
-    """Return the line that defines a constant of an element type: one number, a vector or a matrix."""
+    """Return the line that defines a constant with an element type: a number, a vector or a matrix."""
     array = np.asarray(numbers)
     shape = f"[{', '.join(map(str, array.shape))}]" if array.shape else ""
     flat = array.reshape(-1).tolist()
@@ -35,7 +35,7 @@ def attribute(name: str, *, key: str | None = None) -> str:
 def choice(name: str, key: str, legal: Sequence[Sequence[str]]) -> str:
     """Return lines for a vector with 1 at the place of a string attribute's value, among groups of aliases.
 
-    No operator but this one reads strings before opset 19.
+    No other operator reads strings before opset 19.
     """
     words = ", ".join(f'"{word}"' for words in legal for word in words)
     places = ", ".join(str(place) for place, words in enumerate(legal) for _ in words)
@@ -68,7 +68,7 @@ def power_of_two(result: str, number: str, kind: str) -> str:
 
 
 def rounded(result: str, number: str) -> str:
-    """Return lines that round to integers, ties by ``rounding_mode``. The sign of a zero stays."""
+    """Return lines that round to integers, ties by ``rounding_mode``. The sign of a zero is kept."""
     r = result
     ties = f"""{r}_even = Round({number})
 {r}_rest = Sub({number}, {r}_even)
@@ -151,9 +151,9 @@ size = Mul(fibres_size, inner)
 is_many = Greater(size, one)
 """
 )
-"""The sizes of X cut into blocks."""
+"""The sizes of X split into blocks."""
 
-# Blocks come last: neighbours in memory are then of different blocks, and operators work on long rows.
+# Blocks come last: adjacent numbers in memory then belong to different blocks, in long rows for operators.
 _CUT = """fibres = Reshape(wide, fibre_shape)
 padded_fibres = Pad(fibres, pads)
 blocks = Reshape(padded_fibres, block_shape)
@@ -185,7 +185,7 @@ result_a = Reshape(cut_fibres, shape)
 
 
 def blockwise(rounding: str) -> str:
-    """Return a body's end around lines from x to y; a tensor of one number, or of none, is its own result."""
+    """Return a body's end around lines from x to y; a tensor of at most one number is its own result."""
     return (
         SIZES
         + either("result", "is_many", _CUT + rounding + _JOIN, "result_b = Identity(wide)")
@@ -199,9 +199,9 @@ def vector(name: str, key: str) -> str:
 
 
 def passed(result: str) -> str:
-    """Return lines for the rounded blocks, in which numbers that do not count are as they came.
+    """Return lines for the rounded blocks, in which numbers that do not count are unchanged.
 
-    ONNX Runtime's Where makes +0 of -0: the difference to it does not.
+    ONNX Runtime's Where turns -0 into +0; adding the difference does not.
     """
     return f"""opposite = Neg(x)
 extra = Where(counts, nothing, opposite)

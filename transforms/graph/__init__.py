@@ -1,5 +1,5 @@
-"""The graph in memory: walk it, rewire it, ask it about types, shapes, schemas, constants and names.
+"""The graph in memory: traversal, rewiring, types, shapes, schemas, constants and names.
 
-At the bottom: imports no other package. Names used all over: ``walk.nodes``, ``walk.uses``, ``rewire``,
-``selection.select``, ``constants``, ``schemas``.
+The lowest package of ``transforms``: imports no other. Names used everywhere: ``walk.nodes``, ``walk.uses``,
+``rewire``, ``selection.select``, ``constants``, ``schemas``.
 """

@@ -8,9 +8,9 @@ from ops.formats import Format, format_of
 
 
 def block_format_of(node: gs.Node) -> Format | None:
-    """Return the format of a block operator, with defaults of missing attributes; None for other nodes.
+    """Return the format of a block operator, with defaults for missing attributes; None for other nodes.
 
-    Raises ValueError naming node, attribute and value if the operator refuses them.
+    Raises ValueError naming node, attribute and value if the operator does not accept them.
     """
     try:
         return format_of(node.op, node.attrs)

@@ -1,7 +1,8 @@
-"""Inputs whose numbers an output carries on: what a step hands to the next one, as nodes tell.
+"""Find the inputs whose values an output carries on to the next step, according to the nodes.
 
-A cache is an input with new numbers appended to it or written into it; the last state of a recurrent layer,
-a linear attention or a causal convolution follows from its first one. On the way are nodes that move numbers.
+A cache is an input to which new values are appended, or into which they are written; the last state of a
+recurrent layer, a linear attention or a causal convolution depends on its initial state. Only nodes that
+move values may stand between them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _MOVES = frozenset(
     }
     | {"Expand", "Pad", *STANDARD, "ScatterND", "ScatterElements", "TensorScatter"}
 )
-"""They take numbers from their first input."""
+"""Operators that take their values from the first input."""
 
 _STATES: Mapping[str, Mapping[int, int]] = MappingProxyType(
     {
@@ -49,16 +50,16 @@ _STATES: Mapping[str, Mapping[int, int]] = MappingProxyType(
         "VarlenCausalConvWithState": {1: 4},
     }
 )
-"""The input that each output of states follows from, by operator."""
+"""The input from which each state output follows, by operator."""
 
 
 def carried_inputs(output: gs.Tensor) -> list[gs.Tensor]:
-    """Return the inputs of the model, or of a body, whose numbers an output carries on."""
+    """Return the inputs of the model, or of a body, whose values an output carries on."""
     return [tensor for tensor in _way(output) if walk.is_source(tensor) and not walk.is_given(tensor)]
 
 
 def makers(output: gs.Tensor) -> list[gs.Node]:
-    """Return the nodes that compute the numbers of an output: those before the nodes that move them."""
+    """Return the nodes that compute the values of an output, before any nodes that only move them."""
     nodes = (walk.producer(tensor) for tensor in _way(output, computed=False))
     return [node for node in nodes if node is not None and not _moves(node)]
 
@@ -68,7 +69,7 @@ def _moves(node: gs.Node) -> bool:
 
 
 def _way(output: gs.Tensor, *, computed: bool = True) -> Iterator[gs.Tensor]:
-    """Yield a tensor and those that it carries on; beyond what layers and loops compute if ``computed``."""
+    """Yield a tensor and those whose values it carries on, also through layers and loops if ``computed``."""
     waiting, seen = [output], set[int]()
     while waiting:
         tensor = waiting.pop()
@@ -78,12 +79,12 @@ def _way(output: gs.Tensor, *, computed: bool = True) -> Iterator[gs.Tensor]:
         yield tensor
         node = walk.producer(tensor)
         if node is not None and (computed or _moves(node)):
-            place = next(i for i, one in enumerate(node.outputs) if one is tensor)
+            place = next(i for i, candidate in enumerate(node.outputs) if candidate is tensor)
             waiting += _before(node, place)
 
 
 def _before(node: gs.Node, place: int) -> list[gs.Tensor]:
-    """Return the tensors whose numbers the output of a node at a place carries on."""
+    """Return the tensors whose values the output of a node at a place carries on."""
     if node.op == "Concat":
         return list(node.inputs)
     if node.op == "Where":

@@ -1,4 +1,4 @@
-"""The output of a classifier: one number for each class."""
+"""Find the output of a classifier: one number for each class."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _CHOOSING = frozenset({"Softmax", "LogSoftmax", "Sigmoid"}) | _POOLS
 
 
 def class_output(graph: gs.Graph) -> str | None:
-    """Return the name of the one output of a classifier, whose largest number of a row is its answer.
+    """Return the name of a classifier's only output, in which the largest number of a row is the answer.
 
-    It has two axes and a floating type, and a layer, a pool or a Softmax makes it: an embedding that is
-    scaled to a length has no answer, nor have logits of tokens. None for other models. A regression of
-    several numbers cannot be told from a classifier.
+    It has two axes and a floating-point type, and is computed by a layer, a pool or a Softmax: a normalized
+    embedding has no answer, nor have logits of tokens. None for other models. A regression of several
+    numbers cannot be distinguished from a classifier.
     """
     if len(graph.outputs) != 1:
         return None
@@ -37,6 +37,6 @@ def _has_answer(tensor: gs.Tensor) -> bool:
     while node is not None and node.op in _MOVES:
         node = walk.producer(node.inputs[0])
     if node is not None and node.op == "Add":
-        makers = (walk.producer(one) for one in node.inputs)
+        makers = (walk.producer(operand) for operand in node.inputs)
         return any(maker is not None and is_dot_product(maker) for maker in makers)
     return node is not None and (node.op in _CHOOSING or is_dot_product(node))

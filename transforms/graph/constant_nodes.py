@@ -1,4 +1,4 @@
-"""Nodes that only take part in making a stored weight."""
+"""Find nodes that only serve to compute a stored weight."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from transforms.graph.qdq import DEQUANTIZE_LINEAR
 from transforms.graph.rewire import onnx_op
 
 MADE_OF = frozenset({"Cast", "Sub", "Mul", "Reshape", "Slice", DEQUANTIZE_LINEAR})
-"""What makes float numbers of stored integers."""
+"""Operators that dequantize stored integers."""
 
 _ARITHMETIC = MADE_OF - {DEQUANTIZE_LINEAR, "Cast"}
 
 
 def is_made_of_constants(node: gs.Node) -> bool:
-    """Return whether a node only takes part in making a stored weight: it reads nothing that is computed."""
+    """Return whether a node only serves to compute a stored weight: it reads nothing that is computed."""
     return onnx_op(node) in _ARITHMETIC and all(
         walk.is_given(tensor) or _is_stored(tensor) for tensor in node.inputs
     )

@@ -1,4 +1,4 @@
-"""Which tensors of a graph are constant, and their values: initializers and the outputs of Constant nodes."""
+"""Constant tensors of a graph and their values: initializers and outputs of Constant nodes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PLAIN_VALUES = {
     "value_int": np.int64,
     "value_ints": np.int64,
 }
-"""Attributes of a Constant that hold numbers without a tensor, and their types."""
+"""Attributes of a Constant that hold numbers other than a tensor, and their dtypes."""
 
 
 def magnitude(values: NDArray) -> float:
-    """Return the largest magnitude of some numbers, 0 of none, without an array of magnitudes."""
+    """Return the largest magnitude of some numbers, 0 if there are none, without a temporary array."""
     return max(float(values.max()), -float(values.min())) if values.size else 0.0
 
 
@@ -53,7 +53,7 @@ class Constants:
         return load(source) if isinstance(source, gs.Constant) else source
 
     def source(self, tensor: gs.Tensor) -> Weight | LazyValues | None:
-        """Return the array of a constant, or what loads it, or None if the tensor is not constant."""
+        """Return the array of a constant, an object that loads it, or None if the tensor is not constant."""
         source = self._source(tensor)
         return source._values if isinstance(source, gs.Constant) else source
 
@@ -95,7 +95,7 @@ def load(constant: gs.Constant) -> NDArray:
 
 
 def exportable(values: Weight) -> Weight | LazyValues:
-    """Return numbers of 4 and 6 bits as the model stores them, without a gap, which graph-surgeon cannot."""
+    """Return numbers of 4 and 6 bits packed as the model stores them, which graph-surgeon cannot do."""
     if isinstance(values, Computed) or values.dtype not in PACKED:
         return values
     packed = onnx.numpy_helper.from_array(values)
@@ -105,5 +105,5 @@ def exportable(values: Weight) -> Weight | LazyValues:
 
 
 def bytes_of_numbers(graph: gs.Graph) -> int:
-    """Return the bytes of the numbers that a graph stores; those of few bits share bytes."""
+    """Return the bytes of the constants of a graph; numbers of few bits share bytes."""
     return sum(stored_bytes(tensor._values) for tensor in walk.constants(graph))

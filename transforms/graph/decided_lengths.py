@@ -1,12 +1,12 @@
-"""Lengths that numbers decide and layers go on with, as durations decide how long a spoken text is.
+"""Find lengths that layers compute and later layers work with, such as the duration of synthesized speech.
 
-Such a length is the value of a number that layers make, which an operator takes as a size: the end of a
-Range, the shape of an Expand, the end of a Slice. A rounded number is another length, and all that is
-computed of it has another shape. The layers that make the number are therefore kept in float.
+Such a length is the value of a number computed by layers, which an operator takes as a size: the end of a
+Range, the shape of an Expand, the end of a Slice. A rounded number would be another length, and everything
+computed from it would have another shape. The layers that compute the number are therefore kept in float.
 
-How many rows are found, as by NonZero or NonMaxSuppression, is no such length, nor is the Shape of these
-rows: all layers of a detector have a part in it. Nor is a length with which no layer goes on, as that of an
-output that is cut at its end: the layers before it are the whole model.
+The number of rows found by NonZero or NonMaxSuppression, or the Shape of these rows, does not count: all
+layers of a detector contribute to it. Nor does a length that no later layer uses, such as that of an output
+that is cut at its end: the layers before it are the whole model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from transforms.graph import walk
 from transforms.graph.dot_products import is_dot_product
 
 MEASURING = frozenset({"Shape", "Size", "SequenceLength"})
-"""Operators that make lengths of what they read, whatever its numbers are."""
+"""Operators whose outputs are lengths of their inputs, whatever the values are."""
 
 _WEIGHT = 1  # input of a layer
 
@@ -30,8 +30,8 @@ _WEIGHT = 1  # input of a layer
 class DecidedLengths:
     """Lengths that are the same in every model that keeps some nodes in float.
 
-    ``tensors``: ids of the tensors that hold a length; ``nodes``: by id, the nodes that make it, those in
-    bodies among them.
+    ``tensors``: ids of the tensors that hold a length; ``nodes``: by id, the nodes that compute it,
+    including those in bodies.
     """
 
     tensors: set[int] = field(default_factory=set)
@@ -40,8 +40,10 @@ class DecidedLengths:
 
 @dataclass(frozen=True)
 class Marks:
-    """What is known of a graph: which tensors hold a length for a node, which follow from numbers, which have
-    a shape that numbers decide, and which are made of constants alone.
+    """Predicates on the tensors of a graph.
+
+    ``lengths``: the inputs of a node that hold a length; ``is_valued``: the tensor depends on computed
+    numbers; ``is_shaped``: its shape does; ``is_stored``: it depends only on constants.
     """
 
     lengths: Callable[[gs.Node], Iterable[gs.Tensor]]
@@ -51,31 +53,31 @@ class Marks:
 
 
 def decided_lengths(graph: gs.Graph, marks: Marks) -> DecidedLengths:
-    """Return the lengths that layers decide and other layers go on with, of the main graph."""
-    found = DecidedLengths()
+    """Return the lengths in the main graph that layers compute and later layers use."""
+    decided = DecidedLengths()
     for node in graph.nodes:
         for tensor in filter(marks.is_valued, marks.lengths(node)):
-            if id(tensor) in found.tensors:
+            if id(tensor) in decided.tensors:
                 continue
             makers = _makers(tensor)
             if _have_layer(makers.values(), marks) and _goes_on(node, marks):
-                found.tensors.add(id(tensor))
-                found.nodes |= makers
-    return found
+                decided.tensors.add(id(tensor))
+                decided.nodes |= makers
+    return decided
 
 
 def _makers(tensor: gs.Tensor) -> dict[int, gs.Node]:
-    """Return all nodes that have a part in the numbers of a tensor, not in shapes alone; by id."""
-    found: dict[int, gs.Node] = {}
+    """Return by id all nodes on which the values of a tensor depend, beyond its shape."""
+    makers: dict[int, gs.Node] = {}
     waiting = [tensor]
     while waiting:
         node = walk.producer(waiting.pop())
-        if node is None or id(node) in found or node.op in MEASURING:
+        if node is None or id(node) in makers or node.op in MEASURING:
             continue
-        inner = [one for body in walk.bodies(node) for one in walk.nodes(body)]
-        found |= {id(one): one for one in (node, *inner)}
+        inner = [member for body in walk.bodies(node) for member in walk.nodes(body)]
+        makers |= {id(member): member for member in (node, *inner)}
         waiting += walk.reads(node)
-    return found
+    return makers
 
 
 def _have_layer(nodes: Iterable[gs.Node], marks: Marks) -> bool:
@@ -89,7 +91,7 @@ def _is_layer(node: gs.Node, marks: Marks) -> bool:
 
 
 def _goes_on(node: gs.Node, marks: Marks) -> bool:
-    """Return whether a layer reads what has its shape of the length that a node takes."""
+    """Return whether a layer reads data whose shape depends on the length that a node takes."""
 
     def _is_shaped(other: gs.Node, _: int) -> bool:
         return any(map(marks.is_shaped, other.outputs))

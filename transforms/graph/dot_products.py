@@ -1,6 +1,6 @@
-"""Dot products: the operators that low-precision formats are made for, and the axes of their sums.
+"""Dot products, the operators for which low-precision formats are made, and the axes of their sums.
 
-One table serves block formats (which axis is summed over), per-channel scales (which axis is not), and the
+The same table serves block formats (the axis of the sum), per-channel scales (the other axis), and the
 storage of biases.
 """
 
@@ -18,7 +18,7 @@ from transforms.graph.rewire import STANDARD_DOMAINS, onnx_op
 DOT_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 TensorAxis = tuple[str, int]
-"""The name of a tensor and the axis of its channels: layers may read one tensor along several."""
+"""The name of a tensor and the axis of its channels: layers may read a tensor along different axes."""
 
 _BIAS = 2
 _CONVOLUTIONS = {"Conv": (1, 1, 0), "ConvTranspose": (1, 0, 1)}
@@ -28,12 +28,12 @@ _MATRIX_RANK = 2
 
 
 def is_dot_product(node: gs.Node) -> bool:
-    """Return whether the node is a dot product of ONNX's own operator set."""
+    """Return whether the node is a dot product of standard ONNX."""
     return node.op in DOT_PRODUCTS and node.domain in STANDARD_DOMAINS
 
 
 def is_operand(node: gs.Node, index: int) -> bool:
-    """Return whether an input of a dot product is one of the two that are multiplied."""
+    """Return whether an input of a dot product is one of its two factors."""
     return index < _BIAS
 
 
@@ -50,11 +50,11 @@ def bias(node: gs.Node) -> gs.Tensor | None:
 
 
 def sum_axis(node: gs.Node, index: int, rank: int | None) -> int:
-    """Return the axis of an operand over which the product sums; blocks of numbers run along it.
+    """Return the axis of an operand over which the product sums; blocks run along it.
 
-    MatMul: the last of the first operand, the second last of the second. Gemm the same, transposed by its
-    attributes. Conv: the input channels of both; of ConvTranspose's weight they are axis 0. Counted from the
-    end if the rank is not known.
+    MatMul: the last axis of the first operand, the second last of the second. Gemm: the same, transposed by
+    its attributes. Conv: the input channels of both; in ConvTranspose's weight they are axis 0. Counted from
+    the end if the rank is unknown.
     """
     if node.op in _CONVOLUTIONS:
         return _CONVOLUTIONS[node.op][index]
@@ -65,10 +65,11 @@ def sum_axis(node: gs.Node, index: int, rank: int | None) -> int:
 
 
 def pair_axes(node: gs.Node, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the axes of a second operand in the order in which an integer kernel sums, the last the fastest.
+    """Return the axes of a second operand in the order in which an integer kernel sums, fastest last.
 
-    A convolution sums place by place, the channels of a group at each. Empty for a depthwise one, which
-    adds in 32 bits, and for ConvTranspose, which has no such kernel (:mod:`ops.pair_sums`).
+    A convolution sums position by position, over the channels of a group at each. Empty for a depthwise
+    convolution, which adds in 32 bits, and for ConvTranspose, which has no such kernel
+    (:mod:`ops.pair_sums`).
     """
     rank = len(shape)
     if node.op not in _CONVOLUTIONS:
@@ -80,10 +81,10 @@ def pair_axes(node: gs.Node, shape: Sequence[int]) -> tuple[int, ...]:
 def channel_axis(node: gs.Node, index: int, rank: int) -> int | None:
     """Return the axis of an operand along which each output channel has its own numbers, or None.
 
-    The rows of a first operand of MatMul and Gemm, the columns of a second, transposed by Gemm's attributes.
-    None for the data of a convolution; for the weight of a grouped ConvTranspose, whose indices each stand
-    for a channel of every group; and for a vector or a stack of matrices, for which ONNX Runtime takes one
-    scale only.
+    The rows of the first operand of MatMul and Gemm, the columns of the second, transposed by Gemm's
+    attributes. None for the data of a convolution; for the weight of a grouped ConvTranspose, each of whose
+    indices belongs to a channel of every group; and for a vector or a stack of matrices, for which ONNX
+    Runtime accepts a single scale.
     """
     if node.op in _CONVOLUTIONS:
         grouped = node.op == "ConvTranspose" and node.attrs.get("group", 1) != 1
@@ -99,13 +100,13 @@ def is_depthwise_transposed(op: str, group: int, shape: Sequence[int]) -> bool:
 def along_inputs(
     node: gs.Node, index: int, shape: tuple[int, ...], numbers: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Lay one number per input channel along the axis of the sum; groups of channels along the outputs.
+    """Lay out one number per input channel along the axis of the sum, and groups along the outputs.
 
-    ``shape`` is that of the operand at ``index``, to which the result broadcasts.
+    ``shape`` is the shape of the operand at ``index``, to which the result broadcasts.
     """
     axis = sum_axis(node, index, len(shape))
     groups = int(node.attrs.get("group", 1))
-    if node.op == "Conv" and index == 0:  # data are stored and filters fed: their axis is that of each group
+    if node.op == "Conv" and index == 0:  # stored data with fed filters: the axis is that of each group
         numbers = np.tile(numbers, groups)
     elif node.op == "Conv" and groups > 1:
         of_outputs = np.repeat(numbers.reshape(groups, -1), shape[0] // groups, axis=0)
@@ -114,19 +115,19 @@ def along_inputs(
 
 
 def products_behind(tensors: Iterable[gs.Tensor], between: Collection[str]) -> dict[int, gs.Node]:
-    """Return by id the dot products that tensors are made of by operators that may stand between."""
+    """Return by id the dot products from which tensors are computed through operators in ``between``."""
     tensors = list(tensors)
     passed = walk.makers(tensors, lambda node: onnx_op(node) in between)
     read = [tensor for node in passed.values() for tensor in walk.computed_inputs(node)]
-    first = {id(node): node for one in (*tensors, *read) if (node := walk.producer(one)) is not None}
+    first = {id(node): node for start in (*tensors, *read) if (node := walk.producer(start)) is not None}
     return {key: node for key, node in first.items() if is_dot_product(node)}
 
 
 def is_of_outliers(node: gs.Node) -> bool:
-    """Return whether a node is the narrow product that :func:`transforms.move_outliers` makes.
+    """Return whether a node is the narrow product written by :func:`transforms.move_outliers`.
 
-    It multiplies what a Gather by constants takes out of the channels of a tensor, and an Add puts its result
-    to that of a layer on the same tensor, in which a Mul by constants makes those channels 0.
+    It multiplies channels of a tensor selected by a Gather with constant indices, and an Add adds its result
+    to that of a layer on the same tensor, in which a Mul by constants sets those channels to 0.
     """
     gather, users = walk.producer(node.inputs[0]), node.outputs[0].outputs
     if node.op != "MatMul" or gather is None or gather.op != "Gather" or gather.attrs.get("axis", 0) != -1:

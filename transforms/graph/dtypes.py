@@ -1,4 +1,4 @@
-"""Element types of graph-surgeon tensors, which come as NumPy types, as ONNX enum values, or not at all."""
+"""Element types of graph-surgeon tensors, given as NumPy dtypes, as ONNX enum values, or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DISCRETE = frozenset(
 )
 
 NUMPY = {FLOAT: np.dtype(np.float32), FLOAT16: np.dtype(np.float16), BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
-"""The NumPy type of each element type that the conversions support."""
+"""The NumPy dtype of each element type that the conversions support."""
 
 BFLOAT16_MAX = np.float32(3.38953139e38)
 """The largest finite bfloat16, bits 0x7F7F."""
@@ -38,7 +38,7 @@ def element_type(tensor: gs.Tensor) -> int | None:
 
 
 def sequence_element(tensor: gs.Tensor) -> int | None:
-    """Return the element type of the tensors of a sequence, or None if unknown or not a sequence."""
+    """Return the element type of a sequence's tensors, or None if unknown or not a sequence."""
     if not isinstance(tensor, gs.Variable) or tensor.type != "sequence_type" or tensor.dtype is None:
         return None
     return tensor.dtype if isinstance(tensor.dtype, int) else element_of(tensor.dtype)
@@ -51,7 +51,7 @@ def element_of(dtype: Any) -> int:
 
 
 def numpy_type(element: int) -> np.dtype[np.generic] | None:
-    """Return NumPy's type of the elements, or None for a number that is not a type that NumPy knows."""
+    """Return the NumPy dtype of elements, or None for a number unknown to NumPy."""
     try:
         return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
     except (KeyError, TypeError, ValueError):
@@ -60,7 +60,7 @@ def numpy_type(element: int) -> np.dtype[np.generic] | None:
 
 def is_type(tensor: gs.Tensor, element: int) -> bool:
     """Return whether the tensor is known to have the element type."""
-    return element_type(tensor) == element  # without the name: tensors in attributes have none
+    return element_type(tensor) == element  # does not use the name: tensors in attributes have none
 
 
 def is_discrete(tensor: gs.Tensor) -> bool:
@@ -69,6 +69,6 @@ def is_discrete(tensor: gs.Tensor) -> bool:
 
 
 def variable(name: str, element: int, like: gs.Tensor) -> gs.Variable:
-    """Return a new variable of the element type and of the shape of another tensor."""
+    """Return a new variable with the element type and with the shape of another tensor."""
     dtype = element if element == BFLOAT16 else NUMPY[element]
     return gs.Variable(name, dtype=dtype, shape=like.shape)

@@ -1,12 +1,12 @@
-"""Tables of rows that a Gather reads, and the products that multiply by them.
+"""Embedding tables read by Gathers, and the products that multiply by them.
 
-A language model often multiplies its last states by the table that its first node reads, as a Transpose of
-it, or by a Gemm with ``transB``: the table is stored once, and tied to that product, its head.
+A language model often multiplies its last states by its embedding table, through a Transpose or by a Gemm
+with ``transB``: the table is stored once, and tied to that product, its head.
 
-The logits that this makes have a number for each token. What is added to all numbers of a row changes no
-probability, and most of their energy may be the mean of each row, which the Softmax that chooses a token
-cancels: an error beside it looks small. Whoever compares logits leaves that mean out
-(:mod:`transforms.graph.output_view`), or compares the probabilities that follow from them.
+The logits have a number for each token. Adding a constant to all numbers of a row changes no probability,
+and most of their energy may be the mean of each row, which the Softmax cancels: relative to it an error
+looks small. Comparisons of logits therefore leave that mean out (:mod:`transforms.graph.output_view`), or
+compare the probabilities.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BETWEEN = frozenset({"Add", "Mul", "Div", "Tanh", "Cast", "Identity", "Reshape"
 """Operators that may follow the product: a bias, a factor, a soft limit, another type or shape."""
 
 _TABLES = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.INT8, dtypes.UINT8)
-"""Types of embeddings, and of the integers that they are stored in."""
+"""Types of embeddings, and of the integers as which they are stored."""
 
 
 def is_lookup(node: gs.Node, table: gs.Tensor) -> bool:
@@ -36,9 +36,9 @@ def is_lookup(node: gs.Node, table: gs.Tensor) -> bool:
 
 
 def heads(node: gs.Node, table: gs.Tensor) -> list[gs.Node]:
-    """Return the products by the transpose of a matrix that a node, which reads the matrix, is or feeds.
+    """Return the products by the transpose of a matrix that a node reading the matrix is, or feeds.
 
-    It is a Gemm with ``transB``, or a Transpose that only products read. Another node has none.
+    The node is a Gemm with ``transB``, or a Transpose that only products read; other nodes give none.
     """
     if onnx_op(node) == "Gemm":
         return [node] if node.attrs.get("transB", 0) and _is_factor(node, table) else []
@@ -52,9 +52,9 @@ def heads(node: gs.Node, table: gs.Tensor) -> list[gs.Node]:
 
 
 def _is_factor(node: gs.Node, tensor: gs.Tensor) -> bool:
-    """Return whether a tensor is the second factor of a product, and nothing else there."""
+    """Return whether a tensor is only the second factor of a product."""
     is_product = onnx_op(node) in ("MatMul", "Gemm")
-    return is_product and [i for i, one in enumerate(node.inputs) if one is tensor] == [1]
+    return is_product and [i for i, operand in enumerate(node.inputs) if operand is tensor] == [1]
 
 
 def is_table(tensor: gs.Tensor) -> bool:
@@ -65,7 +65,7 @@ def is_table(tensor: gs.Tensor) -> bool:
 
 
 def rows_looked_up(node: gs.Node) -> int:
-    """Return how many rows a stored matrix has in which a node looks some up, in integers too; else 0."""
+    """Return the number of rows of the stored matrix that a node looks up, also in integers; else 0."""
     if node.op != GATHER_BLOCKS and onnx_op(node) != "Gather":
         return 0
     table = node.inputs[0]
@@ -76,17 +76,17 @@ def rows_looked_up(node: gs.Node) -> int:
 
 
 def is_tied(tensor: gs.Tensor) -> bool:
-    """Return whether Gathers, and products by its transpose, read a matrix, and nothing else does."""
+    """Return whether only Gathers and products by its transpose read a matrix."""
     if not is_table(tensor) or not any(heads(node, tensor) for node in tensor.outputs):
         return False
     return all(is_lookup(node, tensor) or bool(heads(node, tensor)) for node in tensor.outputs)
 
 
 def tables(graph: gs.Graph) -> list[gs.Constant]:
-    """Return the tied tables of a model, and the one of most numbers, in the order of first use."""
-    found = [tensor for tensor in walk.constants(graph) if is_table(tensor)]
-    largest = max(found, key=lambda tensor: tensor.shape[0] * tensor.shape[1], default=None)
-    return [tensor for tensor in found if tensor is largest or is_tied(tensor)]
+    """Return the tied tables of a model and its largest table, in the order of first use."""
+    candidates = [tensor for tensor in walk.constants(graph) if is_table(tensor)]
+    largest = max(candidates, key=lambda tensor: tensor.shape[0] * tensor.shape[1], default=None)
+    return [tensor for tensor in candidates if tensor is largest or is_tied(tensor)]
 
 
 def readers(graph: gs.Graph) -> list[gs.Node]:
@@ -96,7 +96,7 @@ def readers(graph: gs.Graph) -> list[gs.Node]:
 
 
 def shared_heads(graph: gs.Graph) -> list[gs.Node]:
-    """Return the products whose weight is a table itself, not a Transpose of it."""
+    """Return the products whose weight is the table itself, not a Transpose of it."""
     nodes = walk.nodes(graph)
     return [
         node for node in nodes if len(node.inputs) > 1 and is_dot_product(node) and is_table(node.inputs[1])
@@ -106,14 +106,14 @@ def shared_heads(graph: gs.Graph) -> list[gs.Node]:
 def logits_of(graph: gs.Graph) -> frozenset[str]:
     """Return the names of the outputs of a float model that are logits of tokens.
 
-    A dot product makes them, and their last axis has as many numbers as an embedding of the model has rows:
-    one for each token of its vocabulary.
+    A dot product computes them, and their last axis has as many numbers as an embedding of the model has
+    rows: one for each token of the vocabulary.
     """
     return frozenset(str(tensor.name) for tensor in logits_tensors(graph))
 
 
 def logits_tensors(graph: gs.Graph) -> list[gs.Tensor]:
-    """Return these outputs."""
+    """Return the output tensors described in :func:`logits_of`."""
     tokens = {rows_looked_up(node) for node in walk.nodes(graph)} - {0}
     return [
         output
@@ -123,9 +123,9 @@ def logits_tensors(graph: gs.Graph) -> list[gs.Tensor]:
 
 
 def rotating_products(graph: gs.Graph) -> list[gs.Node]:
-    """Return the products with a symmetric stored matrix that a head alone reads, with a bias or not.
+    """Return the products with a symmetric stored matrix whose only reader is a head, with or without bias.
 
-    :mod:`transforms.rotate_channels` puts them there.
+    They are written by :mod:`transforms.rotate_channels`.
     """
     last = (_last_product(tensor) for tensor in logits_tensors(graph))
     makers = (_without_bias(head.inputs[0]) for head in last if head is not None)
@@ -133,7 +133,7 @@ def rotating_products(graph: gs.Graph) -> list[gs.Node]:
 
 
 def _without_bias(tensor: gs.Tensor) -> gs.Node | None:
-    """Return the node that makes a tensor, or the one before it if it adds a stored vector."""
+    """Return the node that computes a tensor, or the node before it if that adds a stored vector."""
     node = walk.producer(tensor)
     if node is None or onnx_op(node) != "Add" or not walk.is_read_once(tensor):
         return node
@@ -152,9 +152,9 @@ def _rotates(node: gs.Node) -> bool:
 
 
 def _last_product(tensor: gs.Tensor) -> gs.Node | None:
-    """Return the dot product, or MatMulNBits, that makes an output, with a bias, factor or limit after it."""
+    """Return the dot product or MatMulNBits that computes an output, before a bias, factor or limit."""
     node = walk.producer(tensor)
-    for step in walk.steps_to(tensor, lambda one: one.op in _BETWEEN):
+    for step in walk.steps_to(tensor, lambda candidate: candidate.op in _BETWEEN):
         node = walk.producer(walk.computed_inputs(step)[0])
     is_product = node is not None and (node.op == MATMUL_NBITS or is_dot_product(node))
     return node if is_product else None

@@ -1,4 +1,4 @@
-"""Which weights of a model lie on a grid already, as their numbers alone tell."""
+"""Recognize weights of a model that lie on a grid, from their values alone."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from transforms.graph.some_names import counted, some_names
 _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16)
 _PASSES = ("Transpose", "Cast", "Identity")  # between a weight and its product
 _MATRIX_RANK = 2
-EXPERTS, _STACKS = "MoE", (2, 4, 6)  # and its inputs that are matrices of experts
-_LEAST = 16 * LEAST_BLOCK  # numbers of a weight that is looked at
+EXPERTS, _STACKS = "MoE", (2, 4, 6)  # with the inputs that are stacks of matrices
+_LEAST = 16 * LEAST_BLOCK  # elements of a weight that is examined
 
 _SOURCES = {
     (4, False, 32): "Q4_0",
@@ -30,7 +30,7 @@ _SOURCES = {
     (5, True, 32): "Q5_1",
     (8, False, 32): "Q8_0",
 }
-"""Names of GGUF by bits, whether there is a minimum, and block; with float16 steps."""
+"""Names of GGUF by bits, presence of a minimum, and block; with float16 steps."""
 
 _OF_BLOCKS = {
     (2, True, 16): "Q2_K",
@@ -39,12 +39,12 @@ _OF_BLOCKS = {
     (5, True, 32): "Q5_K",
     (6, False, 16): "Q6_K",
 }
-"""The same, with steps that are products."""
+"""The same, for steps that are products."""
 
 
 @dataclass(frozen=True)
 class FoundWeight:
-    """A weight, how many numbers it has, and its grid: None without one, or one of a share of its blocks."""
+    """A weight, its number of elements, and its grid: None without one, or that of a part of its blocks."""
 
     name: str
     size: int
@@ -52,7 +52,7 @@ class FoundWeight:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the weight is on the grid."""
+        """Whether all blocks of the weight are on the grid."""
         return self.grid is not None and self.grid.share == 1
 
     @property
@@ -65,9 +65,9 @@ class FoundWeight:
 
 
 def grid_words(grid: FoundGrid) -> str:
-    """Return a grid in words: ``4 bits with a minimum, blocks of 32 (as Q4_1)``."""
+    """Describe a grid: ``4 bits with a minimum, blocks of 32 (as Q4_1)``."""
     kind = grid.kind
-    what = kind.element.removesuffix("fn") or f"{grid.bits} bit{'s' * (grid.bits > 1)}"
+    element = kind.element.removesuffix("fn") or f"{grid.bits} bit{'s' * (grid.bits > 1)}"
     least = " with a minimum" if kind.has_minimum else ""
     after = f" rounded to {kind.rounding}" if kind.rounding != "float32" else ""
     where = f"blocks of {grid.block}" if grid.block else "a scale per channel"
@@ -77,7 +77,7 @@ def grid_words(grid: FoundGrid) -> str:
         is_short = np.array_equal(grid.step.astype(np.float16).astype(np.float32), grid.step)
     names = _SOURCES if is_short else _OF_BLOCKS
     source = None if kind.element else names.get((grid.bits, kind.has_minimum, grid.block))
-    return f"{what}{least}{after}, {where}{f' (as {source})' if source and not after else ''}"
+    return f"{element}{least}{after}, {where}{f' (as {source})' if source and not after else ''}"
 
 
 def found_weights(
@@ -95,7 +95,7 @@ def found_weight(tensor: gs.Constant) -> FoundWeight:
 
 
 def _summed(tensor: gs.Constant) -> int | None:
-    """Return the axis of a matrix that its products sum over, or of rows of a table; None without one."""
+    """Return the axis over which the products of a matrix sum, or that of a table's rows, or None."""
     if len(tensor.shape) != _MATRIX_RANK:
         return None
     if is_table(tensor):
@@ -105,9 +105,9 @@ def _summed(tensor: gs.Constant) -> int | None:
 
 
 def weights(graph: gs.Graph) -> list[gs.Constant]:
-    """Return the constants of floats that products multiply by, experts have or lookups read.
+    """Return the float constants by which products multiply, that experts use, or that lookups read.
 
-    Those of few numbers are left out.
+    Small ones are left out.
     """
     return [tensor for tensor in walk.constants(graph) if _is_weight(tensor)]
 
@@ -121,7 +121,7 @@ def _is_weight(tensor: gs.Constant) -> bool:
 
 
 def _is_spread(rows: gs.Tensor) -> bool:
-    """Return whether rows that were looked up are those of blocks: a Gather repeats them for each column."""
+    """Return whether looked-up rows are block parameters: a Gather repeats them for each column."""
     return any(
         _is_spread(node.outputs[0])
         if onnx_op(node) == "Cast"
@@ -140,12 +140,12 @@ def _is_factor(tensor: gs.Tensor) -> bool:
 
 
 def is_stack(node: gs.Node, index: int) -> bool:
-    """Return whether an input of a node is matrices of experts that ONNX Runtime's MoE reads."""
+    """Return whether an input of a node is a stack of experts' matrices of ONNX Runtime's MoE."""
     return node.domain == RUNTIME_DOMAIN and node.op == EXPERTS and index in _STACKS
 
 
 def share_lines(found: Sequence[FoundWeight]) -> Iterator[str]:
-    """Yield how many weights are on which grid, and which are on none or in part."""
+    """Yield lines on how many weights are on which grid, and which are on none or in part."""
     kinds = Counter(grid_words(one.grid) for one in found if one.grid is not None and one.is_whole)
     for words, count in kinds.most_common():
         yield f"On a grid already: {counted(count, 'weight')} in {words}"

@@ -1,4 +1,4 @@
-"""The grid of one tensor: integers that stand for floats by a scale and a zero point, as nodes say it."""
+"""The integer grid of one tensor: scale and zero point, as given by nodes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _INTEGERS = {name: fmt for name, fmt in FORMATS.items() if fmt.is_integer}
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Integers of ``dtype`` and the floats that they stand for: ``(integer - zero_point) * scale``.
+    """Integers of ``dtype`` and the floats they represent: ``(integer - zero_point) * scale``.
 
-    ``dtype`` is an integer format of ``ops.FORMATS``, such as "int8" or "uint4". ``scale`` and ``zero_point``
-    are numbers; with ``axis`` they have one for each index of that axis, with ``block_size``, too, one for
-    each block of so many numbers along it, in the shape of :func:`ops.integer_blocks.scale_shape`.
+    ``dtype`` is an integer format of ``ops.FORMATS``, such as "int8" or "uint4". ``scale`` and
+    ``zero_point`` are scalars; with ``axis`` they have one number for each index of that axis, with
+    ``block_size`` also one for each block of that many elements along it, in the shape of
+    :func:`ops.integer_blocks.scale_shape`.
 
-    Raises ValueError for another dtype, a scale that is not finite, a zero point beyond the
-    integers, and shapes that do not go together.
+    Raises ValueError for another dtype, a scale that is not finite, a zero point outside the integers, and
+    inconsistent shapes.
     """
 
     dtype: str
@@ -69,7 +70,7 @@ class Grid:
             object.__setattr__(self, name, value)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the other is a grid of the same numbers."""
+        """Return whether the other is a grid with the same numbers."""
         if not isinstance(other, Grid):
             return NotImplemented
         layouts = [(one.dtype, one._along, one.block_size) for one in (self, other)]
@@ -88,7 +89,7 @@ class Grid:
         return self.axis if self.scale.ndim else None
 
     def ends(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the lowest and the highest number, of each scale."""
+        """Return the lowest and the highest number for each scale."""
         integers = np.array([[self.format.lowest], [self.format.highest]])
         steps = integers - np.atleast_1d(self.zero_point.astype(np.int64))
         low, high = np.atleast_1d(self.scale).astype(np.float64) * steps
@@ -96,7 +97,7 @@ class Grid:
 
     @property
     def bounds(self) -> tuple[Float32Array, Float32Array] | None:
-        """The least and the largest number of a grid with one scale, None of another."""
+        """The least and the largest number of a grid with one scale, else None."""
         if self.scale.ndim:
             return None
         ends = (int(self.format.lowest), int(self.format.highest))
@@ -111,13 +112,13 @@ class Grid:
         return quantize(values, self.scale, self.zero_point, self.format, self._along)
 
     def dequantize(self, integers: AnyArray) -> Float32Array:
-        """Return the floats that integers stand for, as DequantizeLinear does."""
+        """Return the floats of integers, as DequantizeLinear does."""
         if self.block_size and self.axis is not None:
             return dequantize_blocks(integers, (self.scale, self.zero_point), self.axis, self.block_size)
         return dequantize(integers, self.scale, self.zero_point, self._along)
 
     def check_shape(self, name: str, shape: tuple[object, ...] | None) -> None:
-        """Raise ValueError, naming the tensor, if scales do not fit a shape as far as it is known."""
+        """Raise ValueError, naming the tensor, if scales do not fit a shape, as far as it is known."""
         if self.axis is None or not self.scale.ndim or shape is None:
             return
         if not -len(shape) <= self.axis < len(shape):
@@ -125,7 +126,7 @@ class Grid:
         size = shape[self.axis]
         needed: tuple[object, ...] = (size,)
         if self.block_size:
-            fixed = tuple(one if isinstance(one, int) else 0 for one in shape)
+            fixed = tuple(dimension if isinstance(dimension, int) else 0 for dimension in shape)
             needed = scale_shape(fixed, self.axis, self.block_size)
         if isinstance(size, int) and self.scale.shape != needed:
             raise ValueError(
@@ -136,8 +137,8 @@ class Grid:
 def grid_of(node: gs.Node, constants: Constants, *, of_halves: bool = False) -> Grid | None:
     """Return the grid of a node that quantizes or dequantizes.
 
-    None for another node, for floats of few bits, and if scale or zero point are computed or not legal; also
-    for one between integers and floats of 16 bits, unless ``of_halves``.
+    None for another node, for low-precision floats, and if scale or zero point are computed or invalid; also
+    for a node between integers and 16-bit floats, unless ``of_halves``.
     """
     if node.op not in PAIRS or len(node.inputs) < 2:
         return None
@@ -159,7 +160,7 @@ def grid_of(node: gs.Node, constants: Constants, *, of_halves: bool = False) -> 
 
 
 def _element(node: gs.Node, constants: Constants) -> np.dtype[np.generic]:
-    """Return the type of the integers of a node without a zero point: uint8 unless the node says another."""
+    """Return the integer type of a node without a zero point: uint8 unless the node specifies another."""
     tensor = node.outputs[0] if node.op in QUANTIZE else node.inputs[0]
     said = node.attrs.get("output_dtype", 0) if node.op in QUANTIZE else constants.element_type(tensor)
     element = said or dtypes.element_type(tensor)
@@ -167,12 +168,13 @@ def _element(node: gs.Node, constants: Constants) -> np.dtype[np.generic]:
 
 
 def read_grids(graph: gs.Graph) -> dict[str, Grid]:
-    """Return the integer grids of a quantized model by the names of the tensors that are on them.
+    """Return the integer grids of a quantized model by the names of their tensors.
 
-    Of a computed tensor it is the float tensor that is quantized, or the output of the graph that it becomes,
-    of a stored one the constant that holds the integers; :func:`transforms.insert_qdq.insert_qdq` takes the
-    same names. Bodies are included. Left out are block formats and floats of few bits, grids that the model
-    computes, and integers that no node here makes; of a tensor on several grids the first is told.
+    For a computed tensor this is the name of the float tensor that is quantized, or of the graph output that
+    it becomes; for a stored one that of the constant with the integers;
+    :func:`transforms.insert_qdq.insert_qdq` takes the same names. Bodies are included. Block formats,
+    low-precision floats, computed grids, and integers that no node here computes are left out; of a tensor
+    on several grids the first is returned.
     """
     constants, outputs, grids = Constants(graph), walk.outputs(graph), dict[str, Grid]()
     for node in walk.nodes(graph):
@@ -184,7 +186,7 @@ def read_grids(graph: gs.Graph) -> dict[str, Grid]:
 
 
 def _name(node: gs.Node, outputs: set[int]) -> str:
-    """Return the name of a tensor that a node quantizes, or whose stored integers it dequantizes."""
+    """Return the name of the tensor that a node quantizes, or whose stored integers it dequantizes."""
     readers = [reader for tensor in node.outputs for reader in tensor.outputs] if node.op in QUANTIZE else []
     results = (tensor for reader in readers if reader.op in DEQUANTIZE for tensor in reader.outputs)
     return str(next((tensor.name for tensor in results if id(tensor) in outputs), node.inputs[0].name))

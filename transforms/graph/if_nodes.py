@@ -1,4 +1,4 @@
-"""Nodes that are chosen at every run: a switch of the model, and an If with two branches that reads it."""
+"""Choose nodes at every run: a boolean input of the model, and an If with two branches that reads it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from transforms.graph.typed import Node
 
 @dataclass(frozen=True)
 class Branch:
-    """Nodes of one branch of an If, and those of their tensors that it outputs."""
+    """Nodes of one branch of an If, and the tensors that it outputs."""
 
     nodes: Sequence[gs.Node]
     results: Sequence[gs.Tensor]
 
 
 def add_switch(graph: gs.Graph, name: str, names: walk.Names) -> gs.Variable:
-    """Return a new input of a model, of type bool and without dimensions, whose name begins as given."""
+    """Add a boolean scalar input to a model, with a name that starts as given."""
     switch = gs.Variable(names.derive(name, "on"), np.bool_, [])
     graph.inputs.append(switch)
     return switch
@@ -30,10 +30,10 @@ def add_switch(graph: gs.Graph, name: str, names: walk.Names) -> gs.Variable:
 def choose(
     graph: gs.Graph, name: str, switch: gs.Variable, on: Branch, off: Branch, results: Sequence[gs.Tensor]
 ) -> gs.Node:
-    """Return an If, not part of the graph yet, that makes the results from one of two branches.
+    """Return an If that computes the results in one of two branches; it is not yet part of the graph.
 
-    Both output as many tensors as there are results, of the same types and ranks. Sizes that the
-    results have are taken from them: the runtime would go by those, and models declare wrong ones.
+    Both branches output as many tensors as there are results, with the same types and ranks. Sizes in the
+    results' declared shapes are removed: the runtime would rely on them, and models declare wrong ones.
     """
     for tensor in (*on.results, *off.results, *results):
         tensor.shape = None if tensor.shape is None else [None] * len(tensor.shape)

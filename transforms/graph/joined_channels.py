@@ -1,7 +1,7 @@
-"""Where the channels of an output come from different tensors, by the Concat that joins them.
+"""Find the parts of an output's channels that a Concat joins.
 
-Detectors join boxes in pixels, classes and scores in one output. Their numbers are of different sizes, and
-who compares the whole sees the largest alone.
+Detectors join boxes in pixels, classes and scores in one output. Their magnitudes differ, and a comparison
+of the whole output sees only the largest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEEP_AXES = frozenset(
     {"Identity", "Cast", "Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "Tanh", "Exp", "Neg", "Slice"}
     | {"Add", "Sub", "Mul", "Div", "Pow", "Sqrt"}
 )
-"""Operators that leave each axis where it is, but for one that they cut."""
+"""Operators that keep the order of axes, except for one that they cut."""
 
 _MOVE_AXES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Gather"})
 
@@ -32,21 +32,22 @@ class Joined:
 
 
 def joined_channels(tensor: gs.Tensor) -> Joined | None:
-    """Return how a tensor was joined, as far as shapes tell; None for one that was not.
+    """Return how a tensor was joined, as far as shapes tell, or None if it was not.
 
-    Of a Concat of Concats along other axes, as of detections of several scales, these; along its own, both.
+    For Concats of Concats along other axes, such as detections at several scales, the inner joins; along the
+    same axis, both.
     """
     node, shape = walk.producer(tensor), shape_of(tensor)
     if node is None or shape is None:
         return None
     if onnx_op(node) == "Concat":
         return _of_concat(node, len(shape))
-    before = next((one for one in node.inputs if not isinstance(one, gs.Constant)), None)
-    found = None if before is None or not _leads_on(node) else joined_channels(before)
-    if found is None:
+    before = next((data for data in node.inputs if not isinstance(data, gs.Constant)), None)
+    joined = None if before is None or not _leads_on(node) else joined_channels(before)
+    if joined is None:
         return None
-    axis = _axis_after(node, found, shape)
-    return None if axis is None else Joined(axis, found.sizes)
+    axis = _axis_after(node, joined, shape)
+    return None if axis is None else Joined(axis, joined.sizes)
 
 
 def _leads_on(node: gs.Node) -> bool:
@@ -55,21 +56,21 @@ def _leads_on(node: gs.Node) -> bool:
 
 def _of_concat(node: gs.Node, rank: int) -> Joined | None:
     axis = int(node.attrs["axis"]) % rank
-    parts = [joined_channels(tensor) for tensor in node.inputs]
-    if (first := parts[0]) is not None and first.axis != axis:
-        return first if all(part == first for part in parts) else None
+    joins = [joined_channels(tensor) for tensor in node.inputs]
+    if (first := joins[0]) is not None and first.axis != axis:
+        return first if all(join == first for join in joins) else None
     sizes: list[int] = []
-    for tensor, part in zip(node.inputs, parts, strict=True):
+    for tensor, join in zip(node.inputs, joins, strict=True):
         shape = shape_of(tensor)
         size = shape[axis] if shape is not None and len(shape) == rank else None
         if not isinstance(size, int):
             return None
-        sizes += part.sizes if part is not None and part.axis == axis else (size,)
+        sizes += join.sizes if join is not None and join.axis == axis else (size,)
     return Joined(axis, tuple(sizes))
 
 
 def _axis_after(node: gs.Node, before: Joined, shape: Shape) -> int | None:
-    """Return the axis of what a node makes along which the parts lie; None if that is not known."""
+    """Return the axis of a node's output along which the parts lie; None if it is unknown."""
     size = sum(before.sizes)
     if onnx_op(node) == "Transpose":
         order = list(node.attrs.get("perm") or reversed(range(len(shape))))

@@ -1,6 +1,6 @@
-"""Values of large weights that are computed each time they are needed, and never kept.
+"""Values of large weights that are computed at each use and never kept.
 
-A weight that is mapped from a file takes no memory. What is made of it would, so it stays a function of its
+A weight that is mapped from a file takes no memory. A derived weight would, so it stays a function of its
 source until it is written: one weight at a time is in memory, whatever the size of the model.
 """
 
@@ -26,11 +26,11 @@ PACKED = {
     **{np.dtype(kind): 4 for kind in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn)},
     **{np.dtype(kind): 6 for kind in (ml_dtypes.float6_e2m3fn, ml_dtypes.float6_e3m2fn)},
 }
-"""Bits of the types that models store without a gap, and NumPy one to a byte."""
+"""Bits of the types that models store packed, and NumPy in one byte each."""
 
 
 class Computed(LazyValues):
-    """The result of a function of no arguments that returns the same array at each call."""
+    """The result of a function without arguments that returns the same array at each call."""
 
     def __init__(
         self, shape: Sequence[int], dtype: DTypeLike, compute: Callable[[], NDArray[np.generic]]
@@ -51,7 +51,7 @@ class Computed(LazyValues):
 
 
 Weight = NDArray[Any] | Computed
-"""An array or how it is computed; both have shape, dtype and nbytes."""
+"""An array, or the function that computes it; both have shape, dtype and nbytes."""
 
 
 class LazyConstant(gs.Constant):
@@ -72,7 +72,7 @@ class LazyConstant(gs.Constant):
 
 
 def load_values(values: Weight | LazyValues) -> NDArray[Any]:
-    """Return an array; what is lazy stays lazy."""
+    """Return an array; lazy values stay lazy."""
     if isinstance(values, Computed):
         return values.load()
     if not isinstance(values, LazyValues):
@@ -85,13 +85,13 @@ def load_values(values: Weight | LazyValues) -> NDArray[Any]:
 
 
 def constant(name: str, values: Weight | LazyValues) -> gs.Constant:
-    """Return a constant; of values that are computed it keeps none."""
+    """Return a constant, which does not cache computed values."""
     kind = LazyConstant if is_weightless(values) else gs.Constant
     return kind(name, values)
 
 
 def become_constant(tensor: gs.Tensor, values: Weight | LazyValues) -> gs.Constant:
-    """Turn a variable into a constant, or give a constant other values, in place; return it."""
+    """Turn a variable into a constant, or give a constant new values, in place; return it."""
     if isinstance(tensor, gs.Constant):
         tensor.values = values
     else:
@@ -107,9 +107,9 @@ def derived(
     dtype: DTypeLike,
     shape: Sequence[int] | None = None,
 ) -> Weight:
-    """Return what a function makes of an array: at once, or of a weight that takes no memory when needed.
+    """Return the result of a function of an array: computed at once, or lazily if the source is lazy.
 
-    ``dtype`` and ``shape`` are those of the result, the latter by default that of the source.
+    ``dtype`` and ``shape`` describe the result; the shape is by default that of the source.
     """
     if not is_weightless(source):
         return compute(load_values(source))
@@ -117,14 +117,14 @@ def derived(
 
 
 def is_weightless(values: Weight | LazyValues) -> bool:
-    """Return whether the values of a large weight take no memory: they are computed, or in a mapped file."""
+    """Return whether the values of a large weight take no memory: computed, or mapped from a file."""
     if isinstance(values, Computed) or not isinstance(values, np.ndarray):
         return isinstance(values, Computed)
     return values.nbytes >= LARGE and file_of(values) is not None
 
 
 def stored(values: Weight) -> NDArray[np.uint8]:
-    """Return the bytes of an array as a model stores them, numbers of 4 and 6 bits without a gap."""
+    """Return the bytes of an array as a model stores them, with numbers of 4 and 6 bits packed."""
     array = load_values(values)
     if array.dtype in PACKED:
         return np.frombuffer(onnx.numpy_helper.from_array(array).raw_data, np.uint8)

@@ -1,4 +1,4 @@
-"""Constants that mask: so large that nothing is left of what they are added to, or is meant to be."""
+"""Constants that act as masks: so large that adding them leaves nothing of other numbers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 MASK = 1e4
-"""Magnitude from which a constant is taken for a mask; -10000 is the least that exporters write."""
+"""Magnitude from which a constant counts as a mask; -10000 is the smallest that exporters write."""
 
 NO_FRACTION = 2.0**24
-"""A float32 number to which this is added has no fraction left: such a constant is not an offset."""
+"""Adding this to a float32 number removes its fraction: such a constant is not an offset."""
 
 
 def masks_in(values: NDArray[np.floating]) -> NDArray[np.bool_]:
-    """Return which numbers of a constant that is added are masks; of one with NaN none is.
+    """Return which numbers of an added constant are masks; none if it holds NaN.
 
-    Infinities, numbers that leave no fraction of what they are added to, and those from 10000 on that are
-    beside smaller ones: a bias of which all numbers are large is an offset, as that of a price.
+    These are infinities, numbers that remove every fraction, and those from 10000 on that stand beside
+    smaller ones: a bias whose numbers are all large is an offset, such as that of a price.
     """
     sizes = np.abs(values)
     least = MASK if (sizes < MASK).any() else NO_FRACTION

@@ -1,7 +1,7 @@
-"""Operators that take a number of each channel from a tensor, or the mean of such rows."""
+"""Operators that select numbers of each channel, or average them."""
 
 from __future__ import annotations
 
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"})
-_ALONG = frozenset({"Slice", "Gather", "Split", "Concat", "ReduceMean"})  # other axes than that of channels
+_ALONG = frozenset({"Slice", "Gather", "Split", "Concat", "ReduceMean"})  # along axes other than the channels
 MOVES = _VIEWS | _ALONG | {"Transpose", "Expand"}

@@ -1,9 +1,9 @@
-"""Tensors whose shapes depend on the numbers that a model computes, as the boxes that a detector finds.
+"""Find tensors whose shapes depend on computed numbers, such as the boxes of a detector.
 
-Two models that compute nearly the same numbers make such tensors of different lengths: their elements do not
-correspond. Numbers are those of floating types that nodes compute, and whatever follows from them, such as
-what is greater than a threshold. Inputs are as they are fed, and what follows from lengths and constants
-alone, as most arithmetic on shapes, is the same in both. So are lengths that layers make which stay in float
+Two models with slightly different numbers give such tensors different lengths: their elements do not
+correspond. Numbers are computed floats, and everything derived from them, such as comparisons with a
+threshold. Inputs, and what follows from lengths and constants alone, like most arithmetic on shapes, are the
+same in both models. So are lengths computed by layers that stay in float
 (:mod:`transforms.graph.decided_lengths`).
 """
 
@@ -19,7 +19,7 @@ from transforms.graph.schemas import RANDOM
 from transforms.graph.slots import passed_on
 
 _COUNTING = frozenset({"NonMaxSuppression", "NonZero", "Unique", "Compress", "StringSplit"})
-"""Operators that make as many rows as they find."""
+"""Operators whose output has a row for each match."""
 
 _LENGTHS: dict[str, Sequence[int]] = {
     **dict.fromkeys(("Reshape", "Expand", "Tile", "TopK", "Split", "Squeeze", "Unsqueeze", "Upsample"), (1,)),
@@ -35,40 +35,42 @@ _LENGTHS: dict[str, Sequence[int]] = {
     "MaxUnpool": (2,),
     "STFT": (1, 3),
 }
-"""Inputs of an operator whose numbers are lengths of what it makes, or set them."""
+"""Inputs of an operator whose values are, or set, lengths of its output."""
 
 _SHAPED_BY = {
     **dict.fromkeys(("ScatterND", "ScatterElements", "Scatter", "TensorScatter"), (0,)),
     "GatherElements": (1,),
 }
-"""The inputs whose shapes what an operator makes has, where those are not all."""
+"""The inputs that determine an operator's output shape, where not all do."""
 
 _FLOATS = frozenset({dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16})
 _AS_FED = frozenset(
     {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "GatherND"}
     | {"GatherElements", "Concat", "Split", "Expand", "Tile", "Cast"}
 )
-"""Operators that make no new numbers."""
+"""Operators that compute no new numbers."""
 
 
 def judged_tensors(
     graph: gs.Graph, known: Iterable[str] | None = None, shapes: NumberShapes | None = None
 ) -> dict[str, list[str]]:
-    """Return, for each output of a graph, the names of what of it is compared with that of another model.
+    """Return, for each output of a graph, the names of the tensors compared with another model instead of it.
 
-    That is the output itself, or what it is made of up to where numbers decide how many rows there are;
-    nothing where a body computes all that. ``known``: names of the tensors that the other model has.
-    ``shapes``: those of the graph, if they are at hand.
+    That is the output itself, or its sources before numbers decide the number of rows; nothing where a body
+    computes all of that. ``known``: names of the other model's tensors. ``shapes``: those of the graph, if
+    already computed.
     """
-    found = shapes or NumberShapes(graph)
+    number_shapes = shapes or NumberShapes(graph)
     return {
-        str(tensor.name): found.sources(tensor, known) if found.is_shaped(tensor) else [str(tensor.name)]
+        str(tensor.name): number_shapes.sources(tensor, known)
+        if number_shapes.is_shaped(tensor)
+        else [str(tensor.name)]
         for tensor in graph.outputs
     }
 
 
 def in_words(judged: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a line for each output that is not compared itself."""
+    """Return a line for each output that is not compared directly."""
     return [
         f"The numbers decide how many rows output '{name}' has: {_stand_ins(sources)}"
         for name, sources in judged.items()
@@ -83,10 +85,10 @@ def _stand_ins(names: Sequence[str]) -> str:
 
 
 class NumberShapes:
-    """The tensors of a graph, those in bodies among them, that depend on numbers."""
+    """The tensors of a graph, including bodies, that depend on numbers."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        """Follow numbers through the nodes, which stand in the order in which they run."""
+        """Follow numbers through the nodes, which are in execution order."""
         self._graph, self.decided = graph, DecidedLengths()
         """Lengths that layers in float decide, which count as the same in both models."""
         self._valued, self._shaped, self._lengths = set[int](), set[int](), set[int]()
@@ -99,30 +101,30 @@ class NumberShapes:
     @property
     def names(self) -> frozenset[str]:
         """The names of tensors of the main graph whose shapes depend on numbers."""
-        made = (tensor for node in self._graph.nodes for tensor in node.outputs)
-        return frozenset(str(tensor.name) for tensor in made if id(tensor) in self._shaped)
+        computed = (tensor for node in self._graph.nodes for tensor in node.outputs)
+        return frozenset(str(tensor.name) for tensor in computed if id(tensor) in self._shaped)
 
     def is_shaped(self, tensor: gs.Tensor) -> bool:
         """Return whether the shape of a tensor depends on numbers."""
         return id(tensor) in self._shaped
 
     def is_found(self, tensor: gs.Tensor) -> bool:
-        """Return whether rows of a tensor were found by numbers, one by one, or bodies may have made them.
+        """Return whether rows of a tensor were selected by numbers, or a body may have done so.
 
-        What two models find differs by rows. Another length is that of the whole.
+        Selections of two models differ by rows; other lengths that differ concern the whole tensor.
         """
         makers = walk.makers([tensor], lambda _: True).values()
         return any(
             any(True for _ in walk.bodies(node))
-            or (node.op in _COUNTING and any(id(one) in self._valued for one in node.inputs))
+            or (node.op in _COUNTING and any(id(operand) in self._valued for operand in node.inputs))
             for node in makers
         )
 
     def sources(self, tensor: gs.Tensor, other_names: Iterable[str] | None = None) -> list[str]:
-        """Return the names of the float tensors by which a tensor got its shape and its numbers.
+        """Return the names of the float tensors that determine the shape and the numbers of a tensor.
 
-        They are the last ones whose own shapes depend on no number, of those in ``other_names``,
-        if given. There are none where a body computes all numbers.
+        They are the last ones whose own shapes depend on no number, among ``other_names`` if given. There
+        are none where a body computes all numbers.
         """
         allowed = None if other_names is None else frozenset(other_names)
         float_names: dict[str, None] = {}
@@ -144,15 +146,15 @@ class NumberShapes:
         return sorted(name for name in float_names if name in node_outputs)
 
     def _follow_without_decided(self, nodes: Sequence[gs.Node]) -> None:
-        """Follow numbers again, in a graph whose lengths layers in float decide."""
-        marks = Marks(_lengths_of, lambda one: id(one) in self._valued, self.is_shaped, self._is_length)
+        """Follow numbers again, in a graph where float layers decide lengths."""
+        marks = Marks(_lengths_of, lambda tensor: id(tensor) in self._valued, self.is_shaped, self._is_length)
         self.decided = decided_lengths(self._graph, marks)
         if self.decided.tensors:
             self._valued, self._shaped, self._lengths = set(), set(), set(self.decided.tensors)
             self._visit(nodes)
 
     def _visit(self, nodes: Sequence[gs.Node]) -> None:
-        """Mark what nodes make, again as long as that changes what bodies are given."""
+        """Mark outputs of nodes, repeatedly as long as the inputs of bodies change."""
         before = -1
         while before != (before := len(self._valued) + len(self._shaped)):
             for node in nodes:
@@ -185,7 +187,7 @@ class NumberShapes:
         return walk.is_given(tensor) or id(tensor) in self._lengths
 
     def _pass_on(self, node: gs.Node) -> None:
-        """Mark what an If, Loop, Scan or SequenceMap hands on, and what depends on how often a body runs."""
+        """Mark outputs of an If, Loop, Scan or SequenceMap, and what depends on the number of iterations."""
         for source, target in passed_on(node):
             self._mark([target], id(source) in self._valued, id(source) in self._shaped)
         body = next(walk.bodies(node))
@@ -209,12 +211,12 @@ class NumberShapes:
                 continue
             if valued:
                 self._valued.add(id(tensor))
-            if shaped:  # whatever is declared: exporters write the shapes of one example
+            if shaped:  # regardless of the declaration: exporters write the shapes of one example
                 self._shaped.add(id(tensor))
 
 
 def _bodies_first(graph: gs.Graph) -> Iterator[gs.Node]:
-    """Yield the nodes of a graph and of its bodies, each after those in its own bodies."""
+    """Yield the nodes of a graph and of its bodies, each after the nodes of its own bodies."""
     for node in graph.nodes:
         for body in walk.bodies(node):
             yield from _bodies_first(body)
@@ -222,20 +224,20 @@ def _bodies_first(graph: gs.Graph) -> Iterator[gs.Node]:
 
 
 def _may_set_lengths(node: gs.Node) -> bool:
-    """Return whether numbers may set the lengths of what a node makes."""
+    """Return whether numbers may set the lengths of a node's outputs."""
     if node.op in _COUNTING or any(True for _ in walk.bodies(node)):
         return True
     return any(not walk.is_given(tensor) for tensor in _lengths_of(node))
 
 
 def _lengths_of(node: gs.Node) -> Iterator[gs.Tensor]:
-    """Yield what a node reads that holds lengths, for a Loop how often it runs."""
+    """Yield the inputs of a node that hold lengths, including the iteration count of a Loop."""
     places = (0,) if node.op == "Loop" else _LENGTHS.get(node.op, ())
     return (node.inputs[i] for i in places if i < len(node.inputs))
 
 
 def _sizes(tensor: gs.Tensor) -> list[int] | None:
-    """Return the sizes of a plain tensor, None unless all are known."""
+    """Return the sizes of a plain tensor, or None unless all are known."""
     shape = tensor.shape
     if dtypes.element_type(tensor) is None or shape is None or not all(isinstance(n, int) for n in shape):
         return None

@@ -1,6 +1,6 @@
-"""How the outputs of models are compared: logits as after the Softmax, and no caches beside them.
+"""Which outputs of models are compared, and how: logits without the row mean, and no caches beside them.
 
-What caches are read for is in the logits. All other outputs are compared, also states: a user may read them.
+Caches only matter through the logits. All other outputs are compared, also states, which a user may read.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from transforms.graph.state_outputs import cache_outputs
 
 @dataclass(frozen=True)
 class OutputView:
-    """How the outputs of a model are compared: of ``logits`` without the mean of each row, no ``caches``.
+    """How the outputs of a model are compared: ``logits`` without the mean of each row, no ``caches``.
 
-    Caches are outputs that inputs take back, and of whose numbers the logits are made. A model without
-    logits has none here: its states are results as others are.
+    Caches are outputs that are fed back, and from whose values the logits are computed. A model without
+    logits has none here: its states are results like others.
     """
 
     logits: frozenset[str] = frozenset()
     caches: frozenset[str] = frozenset()
 
     def counted(self, names: Iterable[str]) -> list[str]:
-        """Return the names of what counts; of caches alone, all."""
+        """Return the names that are compared; if there are only caches, all."""
         names = list(names)
         return [name for name in names if name not in self.caches] or names
 
     def of(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return what counts of the arrays, as it is compared."""
+        """Return the compared arrays in the form in which they are compared."""
         return without_row_means({name: arrays[name] for name in self.counted(arrays)}, self.logits)
 
 
 ALL = OutputView()
-"""Of a model without logits."""
+"""The view of a model without logits."""
 
 
 def output_view(graph: gs.Graph) -> OutputView:

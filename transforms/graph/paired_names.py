@@ -1,4 +1,4 @@
-"""Whether names of an input and an output tell that they are one state, before a step and after it."""
+"""Decide by names whether an input and an output are one state, before and after a step."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LETTER_OF_STEP = re.compile(r"[a-z][nt]")
 
 
 class Likeness(IntEnum):
-    """How much two names are alike, from nothing to a difference in direction alone.
+    """Similarity of two names, from none to a difference only in direction.
 
-    ``PREFIX``: the words of one are the first of the other. ``STEP``: they differ in direction or in the
-    step, as ``h0`` and ``hn``. ``DIRECTION``: ``h_in`` and ``h_out``, ``past.0.key`` and ``present.0.key``.
+    ``PREFIX``: the words of one start the other. ``STEP``: they differ in direction or in the step, as
+    ``h0`` and ``hn``. ``DIRECTION``: ``h_in`` and ``h_out``, ``past.0.key`` and ``present.0.key``.
     """
 
     NONE = 0
@@ -32,7 +32,7 @@ class Likeness(IntEnum):
 
 
 def likeness(fed: str, back: str) -> Likeness:
-    """Return how much the names of an input and an output are alike."""
+    """Return the similarity of the names of an input and an output."""
     words = _words(fed), _words(back)
     if _stem(words[0]) == _stem(words[1]):
         return Likeness.DIRECTION
@@ -54,17 +54,17 @@ def belong_together(fed: str, back: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _words(name: str) -> tuple[str, ...]:
-    """Return the words and numbers of a name in small letters, also of ``hN``, ``h0`` and ``hn``."""
-    found: list[str] = []
+    """Return the words and numbers of a name in lower case, also of ``hN``, ``h0`` and ``hn``."""
+    words: list[str] = []
     for word in _WORDS.findall(_KEY_VALUES.sub(r"\1", name)):
         small = word.lower()
-        found += small if _LETTER_OF_STEP.fullmatch(small) and small not in _DIRECTIONS else [small]
-    return tuple(found)
+        words += small if _LETTER_OF_STEP.fullmatch(small) and small not in _DIRECTIONS else [small]
+    return tuple(words)
 
 
 @lru_cache(maxsize=1024)
 def _stem(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words without those of a direction; these alone for a name that has no others."""
+    """Return the words other than directions, or all words if all are directions."""
     rest = tuple(word for word in words if word not in _DIRECTIONS and word not in _CACHES)
     return rest or (("past",) if _CACHES.intersection(words) else words)
 

@@ -1,4 +1,4 @@
-"""How much of a model is weights of products, which presets for weights alone store in 8 bits."""
+"""The size of product weights in a model, which weight-only presets store in 8 bits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from transforms.graph.dot_products import is_dot_product, is_operand
 from transforms.graph.lazy_values import stored_bytes
 
 LEAST = 4096
-"""Bytes of a weight below which what a DequantizeLinear takes outweighs three quarters of its numbers."""
+"""Bytes of a weight below which a DequantizeLinear takes more than the three quarters it saves."""
 
 
 def product_weights(graph: gs.Graph) -> int:
-    """Return the bytes of the float32 constants that dot products multiply with, each once."""
+    """Return the bytes of the float32 constants of dot products, each counted once."""
     weights = {
         id(tensor): tensor
         for node in walk.nodes(graph)

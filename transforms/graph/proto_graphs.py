@@ -1,4 +1,4 @@
-"""The graphs in a model as it is stored, those in attributes of nodes too, and what lies in all of them."""
+"""The graphs of a stored model, including those in node attributes, and their contents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx
 
 def bodies_in(attribute: onnx.AttributeProto) -> tuple[onnx.GraphProto, ...]:
     """Return the graphs that an attribute holds."""
-    if attribute.type == onnx.AttributeProto.INT:  # most are, and looking into one takes its time
+    if attribute.type == onnx.AttributeProto.INT:  # the most frequent type, and access to the fields is slow
         return ()
     return (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs)
 
@@ -28,7 +28,7 @@ def each_graph(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def nodes_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes and those of the bodies in them, looked for when the node around them has been handled."""
+    """Yield nodes and those of their bodies, which are visited after the node itself was handled."""
     for node in nodes:
         yield node
         for body in bodies(node):
@@ -36,13 +36,13 @@ def nodes_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def each_node(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph and of the bodies in it."""
+    """Yield the nodes of a graph and of its bodies."""
     for inner in each_graph(graph):
         yield from inner.node
 
 
 def read_names(graph: onnx.GraphProto) -> set[str]:
-    """Return the names that nodes read, and graphs return, in a graph and the bodies in it."""
+    """Return the names that nodes read, and graphs return, in a graph and its bodies."""
     used = {name for node in each_node(graph) for name in node.input}
     return used | {value.name for inner in each_graph(graph) for value in inner.output}
 
@@ -57,5 +57,5 @@ def sizes_of(kind: onnx.TypeProto.Tensor) -> list[int | None] | None:
 def fixed_sizes(kind: onnx.TypeProto.Tensor) -> list[int] | None:
     """Return the sizes of a tensor; None unless all are known."""
     sizes = sizes_of(kind)
-    known = [size for size in sizes or () if size is not None and size >= 0]
-    return None if sizes is None or len(known) < len(sizes) else known
+    fixed = [size for size in sizes or () if size is not None and size >= 0]
+    return None if sizes is None or len(fixed) < len(sizes) else fixed

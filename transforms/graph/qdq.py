@@ -1,21 +1,21 @@
-"""Names of the operators that put numbers on grids: one table, for all that writes or looks for them."""
+"""Names of the operators that put numbers on grids: one table for writers and readers."""
 
 from __future__ import annotations
 
 from ops.formats import BFP, LINEAR, MX
 
 STANDARD = QUANTIZE_LINEAR, DEQUANTIZE_LINEAR = "QuantizeLinear", "DequantizeLinear"
-"""ONNX's own, which ONNX Runtime has in a domain of its own, too."""
+"""Those of ONNX, which ONNX Runtime also has in its own domain."""
 
 EXTENDED = EXTENDED_QUANTIZE, EXTENDED_DEQUANTIZE = LINEAR, "ExtendedDequantizeLinear"
-"""Ours, for types that ONNX's own do not take."""
+"""Ours, for types that the standard operators do not support."""
 
 QUANTIZE = frozenset({QUANTIZE_LINEAR, EXTENDED_QUANTIZE})
 DEQUANTIZE = frozenset({DEQUANTIZE_LINEAR, EXTENDED_DEQUANTIZE})
 PAIRS = QUANTIZE | DEQUANTIZE
 
 BLOCKS = (BFP, MX)
-"""Ours that round to blocks in one step, without a way back."""
+"""Ours, which round to blocks in one node."""
 
 MATMUL_NBITS = "MatMulNBits"
 """ONNX Runtime's product with a weight in blocks of few bits."""

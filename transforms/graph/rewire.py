@@ -1,4 +1,4 @@
-"""Replacing nodes by new ones, and removing nodes and constants without a use."""
+"""Replace nodes, and remove unused nodes and constants."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import onnx_graphsurgeon as gs
 from transforms.graph import walk
 
 STANDARD_DOMAINS = (None, "", "ai.onnx")
-"""Domains of ONNX's own operators."""
+"""Domains of standard ONNX operators."""
 
 RUNTIME_DOMAIN = "com.microsoft"
-"""Domain of the operators that ONNX Runtime has beside ONNX's."""
+"""Domain of ONNX Runtime's own operators."""
 
 
 def onnx_op(node: gs.Node) -> str:
-    """Return the operator of a node if it is one of ONNX's own, else an empty string."""
+    """Return the operator of a node if it is a standard one, else an empty string."""
     return str(node.op) if node.domain in STANDARD_DOMAINS else ""
 
 
@@ -28,18 +28,18 @@ def position(graph: gs.Graph, node: gs.Node) -> int:
 
 
 class Insertions:
-    """New nodes on their way into a graph and its bodies: after a node, or at the front of a graph."""
+    """New nodes to insert into a graph and its bodies: after a node, or at the front of a graph."""
 
     def __init__(self) -> None:
-        """Start without any."""
+        """Start empty."""
         self._nodes: dict[int, list[gs.Node]] = {}
 
     def add(self, owner: gs.Graph, producer: gs.Node | None, nodes: Sequence[gs.Node]) -> None:
-        """Insert nodes after a producer, at the front of its graph if None; later ones go after earlier."""
+        """Insert nodes after a producer, at the front of its graph if None; in the order of the calls."""
         self._nodes.setdefault(id(owner if producer is None else producer), []).extend(nodes)
 
     def place(self, graph: gs.Graph, new: Callable[[gs.Node], gs.Node] = lambda node: node) -> None:
-        """Put all nodes in their places; ``new`` returns what stands in the place of a node from now on."""
+        """Insert all nodes; ``new`` returns the node that has replaced another meanwhile."""
         for inner in list(walk.graphs(graph)):
             placed = self._nodes.get(id(inner), [])
             for node in inner.nodes:
@@ -48,10 +48,10 @@ class Insertions:
 
 
 class Replacements:
-    """New nodes for old ones of one graph: disconnected at once, listed in the graph by :meth:`place`."""
+    """New nodes for old ones of one graph: disconnected at once, moved in the graph by :meth:`place`."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        """Start without any."""
+        """Start empty."""
         self._graph = graph
         self._places = {id(node): place for place, node in enumerate(graph.nodes)}
         self._news: dict[int, list[gs.Node]] = {}
@@ -59,7 +59,7 @@ class Replacements:
         self._shared: list[list[gs.Node]] = []
 
     def replace(self, olds: Sequence[gs.Node], news: Sequence[gs.Node]) -> None:
-        """Put ``news`` where the first of ``olds`` stands; ``olds`` must have no output left that is used.
+        """Put ``news`` where the first of ``olds`` stands; outputs of ``olds`` must be unused by then.
 
         The new nodes may already have taken over outputs of the old ones. Old nodes, and producers in the
         same graph that become unused, are removed.
@@ -70,7 +70,7 @@ class Replacements:
         self.remove_unused(olds)
 
     def remove_unused(self, nodes: Sequence[gs.Node]) -> None:
-        """Remove those of the nodes whose outputs are unused, then in turn the producers of their inputs."""
+        """Remove the nodes whose outputs are unused, then the producers of their inputs in turn."""
         pending = list(nodes)
         while pending:
             node = pending.pop()
@@ -80,18 +80,18 @@ class Replacements:
                 self._detach(node)
 
     def place(self) -> None:
-        """Put all nodes in their places."""
+        """Apply all replacements to the list of nodes."""
         self.forget()
         nodes = (node for i, old in enumerate(self._graph.nodes) for node in (*self._news.get(i, ()), old))
         self._graph.nodes = [node for node in nodes if id(node) in self._places]
 
     def forget(self) -> None:
-        """Disconnect old nodes from constants, which :meth:`place` does for those that many nodes share."""
+        """Disconnect old nodes from constants, which :meth:`place` does once for all nodes that share one."""
         _strike(self._shared, self._gone)
         self._shared, self._gone = [], []
 
     def _detach(self, node: gs.Node) -> None:
-        """Disconnect a node, but from constants: many nodes share one, whose users are listed once."""
+        """Disconnect a node, except from constants, whose long user lists are scanned once for all nodes."""
         self._gone.append(node)
         self._shared += [tensor.outputs for tensor in node.inputs if isinstance(tensor, gs.Constant)]
         node_inputs = [tensor for tensor in node.inputs if not isinstance(tensor, gs.Constant)]
@@ -100,17 +100,17 @@ class Replacements:
 
 
 def remove_unused(graph: gs.Graph, nodes: Sequence[gs.Node]) -> None:
-    """Remove nodes as :meth:`Replacements.remove_unused` does, and place the others."""
+    """Remove nodes as :meth:`Replacements.remove_unused` does, at once."""
     rest = Replacements(graph)
     rest.remove_unused(nodes)
     rest.place()
 
 
 def detach(*nodes: gs.Node) -> None:
-    """Disconnect these nodes, and no others, from their inputs and outputs, many at once in one pass.
+    """Disconnect exactly these nodes from their inputs and outputs, in one pass for all.
 
-    Graph-surgeon's own clear() removes the first node that *equals* one, and two nodes without a name that
-    compute the same are equal; for each node it searches all users of a tensor.
+    Graph-surgeon's own clear() removes the first node that *equals* one, and two unnamed nodes with the same
+    computation are equal; it also scans all users of a tensor for each node.
     """
     _strike([tensor.outputs for node in nodes for tensor in node.inputs], nodes)
     _strike([tensor.inputs for node in nodes for tensor in node.outputs], nodes)
@@ -120,7 +120,7 @@ def detach(*nodes: gs.Node) -> None:
 
 
 def drop(graph: gs.Graph, nodes: Sequence[gs.Node]) -> None:
-    """Disconnect nodes as :func:`detach` does, and take them off the list of their graph."""
+    """Disconnect nodes as :func:`detach` does, and remove them from their graph's list."""
     detach(*nodes)
     gone = {id(node) for node in nodes}
     if gone:
@@ -136,16 +136,16 @@ def import_domains(graph: gs.Graph, domains: set[str]) -> None:
 
 
 def forget_domains(graph: gs.Graph, domains: set[str]) -> None:
-    """Drop the imports of those of the domains that no node of a model, bodies included, is of any more."""
+    """Remove the imports of those domains that no node of a model, including bodies, uses."""
     gone = domains - {node.domain for node in walk.nodes(graph)}
     graph.import_domains = [opset for opset in graph.import_domains or () if opset.domain not in gone]
 
 
 def bypass(graph: gs.Graph, nodes: Sequence[gs.Node], outputs: set[int]) -> int:
-    """Take out nodes of a graph that pass their first input on; return how many that was possible for.
+    """Remove nodes of a graph that pass on their first input; return how many could be removed.
 
-    ``outputs`` (:func:`walk.outputs`) keep their names: in place of one that a node makes, the producer of
-    its input makes it. A node stays where no node of the same graph makes its input, and between two outputs.
+    ``outputs`` (:func:`walk.outputs`) keep their names: the producer of the node's input outputs them
+    instead. A node stays if no node of the same graph produces its input, and between two outputs.
     """
     inside, gone = {id(node) for node in graph.nodes}, []
     for node in nodes:
@@ -171,7 +171,7 @@ def _strike(lists: Sequence[list[gs.Node]], nodes: Sequence[gs.Node]) -> None:
 
 
 def release(tensors: Sequence[gs.Tensor], outputs: Container[int]) -> None:
-    """Free the arrays of those constants that no node uses any more; ``outputs``: :func:`walk.outputs`.
+    """Free the arrays of constants that no node uses any more; ``outputs``: :func:`walk.outputs`.
 
     A tensor and its list of users refer to each other, so that a large weight would otherwise stay in memory
     until Python collects the cycle.
@@ -182,7 +182,7 @@ def release(tensors: Sequence[gs.Tensor], outputs: Container[int]) -> None:
 
 
 def take_over(node: gs.Node, output: gs.Tensor) -> gs.Node:
-    """Make ``output`` an output of ``node`` in place of the node that produces it now; return that node."""
+    """Make ``output`` an output of ``node`` instead of its present producer; return that producer."""
     (old,) = output.inputs
     at = next(i for i, tensor in enumerate(old.outputs) if tensor is output)
     old.outputs[at] = gs.Variable.empty()

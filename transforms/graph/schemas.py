@@ -26,23 +26,23 @@ RANDOM = frozenset(
 """Operators that draw numbers."""
 
 _FLOAT32_BODIES = frozenset({"MeanVarianceNormalization"})
-"""Functions of other operators with constants of float32, whatever their schemas allow.
+"""Functions of other operators with float32 constants, whatever their schemas allow.
 
-The only ones of onnx that its inference refuses in float16 or bfloat16.
+The only ones of onnx that its type inference refuses in float16 or bfloat16.
 """
 
 Variables = tuple[tuple[str, ...], tuple[str, ...]]
-"""Names of the type variables of inputs and of outputs, empty for a tensor with a type of its own.
+"""Names of the type variables of inputs and outputs, empty for a tensor with a fixed type.
 
-The last of them is that of all further tensors as well.
+The last one also applies to all further tensors.
 """
 
 
 def versions(graph: gs.Graph) -> dict[str, int]:
     """Return the operator-set version of each domain that the model imports."""
     walk.check_graph(graph)
-    found = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in graph.import_domains or ()}
-    return {"": graph.opset, **found}
+    imported = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in graph.import_domains or ()}
+    return {"": graph.opset, **imported}
 
 
 @lru_cache(maxsize=4096)
@@ -55,22 +55,22 @@ def find_schema(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None
 
 
 def definition(op: str, opset: int) -> onnx.defs.OpSchema | None:
-    """Return the definition of one of ONNX's own operators in an opset, or None if there is none."""
+    """Return the definition of a standard operator in an opset, or None if there is none."""
     return find_schema(op, "", opset)
 
 
 @lru_cache(maxsize=4096)
 def changes(op: str, before: int, after: int) -> tuple[int, ...]:
-    """Return the opsets after ``before``, up to ``after``, that change an operator beyond its types."""
-    found = [definition(op, before), *(definition(op, opset) for opset in range(before + 1, after + 1))]
-    pairs = pairwise(found)
+    """Return the opsets after ``before``, up to ``after``, that change more of an operator than its types."""
+    definitions = [definition(op, before), *(definition(op, opset) for opset in range(before + 1, after + 1))]
+    pairs = pairwise(definitions)
     return tuple(
         new.since_version for old, new in pairs if new is not None and new != old and _is_change(old, new)
     )
 
 
 def _is_change(old: onnx.defs.OpSchema | None, new: onnx.defs.OpSchema) -> bool:
-    """Return whether a definition differs by more than added types from an older one, if there is one."""
+    """Return whether a definition differs from an older one, if any, by more than added types."""
     if old is None or old.since_version == new.since_version:
         return False
     return _signature(old) != _signature(new) or _loses_types(old, new)
@@ -82,7 +82,7 @@ def _signature(schema: onnx.defs.OpSchema) -> tuple[object, ...]:
         for name, attribute in schema.attributes.items()
     }
     ends = [
-        [(one.option, one.is_homogeneous, one.min_arity) for one in parameters]
+        [(parameter.option, parameter.is_homogeneous, parameter.min_arity) for parameter in parameters]
         for parameters in (schema.inputs, schema.outputs)
     ]
     return attributes, ends, schema.deprecated
@@ -102,86 +102,90 @@ def schema(node: gs.Node, opsets: dict[str, int]) -> onnx.defs.OpSchema | None:
 def must_stay_float32(node: gs.Node, index: int, opsets: dict[str, int]) -> bool:
     """Return whether an input has to stay float32.
 
-    Either the schema names that type, as for the scales of Resize, or the input is the scale of a
-    quantization, which gives stored integers their meaning. Or its bits are read (BitCast). Or it is the
-    ratio of a Dropout, which matters in training alone: if nodes in a body compute it, ONNX Runtime 1.31
-    removes the Dropout too late to find the types of the tensors that the body captures.
+    It has to if the schema names that type, as for the scales of Resize; if it is the scale of a
+    quantization, which defines the meaning of stored integers; if its bits are read (BitCast); or if it is
+    the ratio of a Dropout, which only matters in training: if nodes in a body compute it, ONNX Runtime 1.31
+    removes the Dropout too late to infer the types of the tensors that the body captures.
     """
-    found = schema(node, opsets)
-    if found is None or not found.inputs:
+    op_schema = schema(node, opsets)
+    if op_schema is None or not op_schema.inputs:
         return False
-    if found.name == "BitCast" or _is_ratio(found, index):
+    if op_schema.name == "BitCast" or _is_ratio(op_schema, index):
         return True
-    parameter = found.inputs[min(index, len(found.inputs) - 1)]
-    return parameter.type_str == _TYPE_STRINGS[dtypes.FLOAT] or _is_scale(parameter, found)
+    parameter = op_schema.inputs[min(index, len(op_schema.inputs) - 1)]
+    return parameter.type_str == _TYPE_STRINGS[dtypes.FLOAT] or _is_scale(parameter, op_schema)
 
 
-def _is_ratio(found: onnx.defs.OpSchema, index: int) -> bool:
-    return found.name == "Dropout" and index == 1
+def _is_ratio(op_schema: onnx.defs.OpSchema, index: int) -> bool:
+    return op_schema.name == "Dropout" and index == 1
 
 
-def _is_scale(parameter: onnx.defs.OpSchema.FormalParameter, found: onnx.defs.OpSchema) -> bool:
-    return parameter.name.endswith("scale") and any(p.name.endswith("zero_point") for p in found.inputs)
+def _is_scale(parameter: onnx.defs.OpSchema.FormalParameter, op_schema: onnx.defs.OpSchema) -> bool:
+    return parameter.name.endswith("scale") and any(p.name.endswith("zero_point") for p in op_schema.inputs)
 
 
 def allows(node: gs.Node, element: int, opsets: dict[str, int]) -> bool:
-    """Return whether every float32 input and output of the node could have the element type as well.
+    """Return whether every float32 input and output of the node could also have the element type.
 
     Inputs that have to stay float32 are ignored, unless the schema ties other tensors to their type.
     """
-    found = schema(node, opsets)
-    if found is None or _shares_bound_type(node, found, opsets) or found.name in _FLOAT32_BODIES:
+    op_schema = schema(node, opsets)
+    if op_schema is None or _shares_bound_type(node, op_schema, opsets) or op_schema.name in _FLOAT32_BODIES:
         return False
     return all(
         _TYPE_STRINGS[element] in parameters[min(index, len(parameters) - 1)].types
-        for tensors, parameters in ((node.inputs, found.inputs), (node.outputs, found.outputs))
+        for tensors, parameters in ((node.inputs, op_schema.inputs), (node.outputs, op_schema.outputs))
         for index, tensor in enumerate(tensors)
         if dtypes.is_type(tensor, dtypes.FLOAT)
         and not (tensors is node.inputs and must_stay_float32(node, index, opsets))
     )
 
 
-def _shares_bound_type(node: gs.Node, found: onnx.defs.OpSchema, opsets: dict[str, int]) -> bool:
+def _shares_bound_type(node: gs.Node, op_schema: onnx.defs.OpSchema, opsets: dict[str, int]) -> bool:
     """Return whether a type variable of the schema also covers an input that has to stay float32."""
-    variables = {constraint.type_param_str for constraint in found.type_constraints}
+    variables = {constraint.type_param_str for constraint in op_schema.type_constraints}
     return any(
-        found.inputs[min(index, len(found.inputs) - 1)].type_str in variables
+        op_schema.inputs[min(index, len(op_schema.inputs) - 1)].type_str in variables
         for index in range(len(node.inputs))
-        if must_stay_float32(node, index, opsets) and not _is_ratio(found, index)
+        if must_stay_float32(node, index, opsets) and not _is_ratio(op_schema, index)
     )
 
 
 def output_follows(node: gs.Node, output: int, inputs: list[int], opsets: dict[str, int]) -> bool:
     """Return whether an output has, by the schema, the type of one of the inputs with the indices given."""
-    found = schema(node, opsets)
-    if found is None:
+    op_schema = schema(node, opsets)
+    if op_schema is None:
         return False
-    kind = found.outputs[min(output, len(found.outputs) - 1)].type_str
-    return any(found.inputs[min(index, len(found.inputs) - 1)].type_str == kind for index in inputs)
+    kind = op_schema.outputs[min(output, len(op_schema.outputs) - 1)].type_str
+    return any(op_schema.inputs[min(index, len(op_schema.inputs) - 1)].type_str == kind for index in inputs)
 
 
 def type_variables(schema: Any) -> Variables:
-    """Return the type variables of a schema of onnx or ONNX Runtime; none for tensors of mixed types."""
+    """Return the type variables of a schema of onnx or ONNX Runtime, empty for tensors of mixed types."""
     names = {constraint.type_param_str for constraint in schema.type_constraints}
-    own = hasattr(schema, "has_function")  # onnx's
-    type_field, alike_field = ("type_str", "is_homogeneous") if own else ("typeStr", "isHomogeneous")
+    is_onnx = hasattr(schema, "has_function")  # onnx's
+    type_field, alike_field = ("type_str", "is_homogeneous") if is_onnx else ("typeStr", "isHomogeneous")
 
     def _of(parameters: Any) -> tuple[str, ...]:
-        kinds = ((getattr(one, type_field), getattr(one, alike_field)) for one in parameters)
+        kinds = (
+            (getattr(parameter, type_field), getattr(parameter, alike_field)) for parameter in parameters
+        )
         return tuple(kind if kind in names and alike else "" for kind, alike in kinds)
 
     return _of(schema.inputs), _of(schema.outputs)
 
 
 def runtime_schema(op: str, domain: str, version: int) -> Any | None:
-    """Return ONNX Runtime's own schema of an operator; None if it has none, or does not tell them."""
-    fitting = [one for one in _of_runtime().get((domain, op), ()) if one.since_version <= version]
-    return max(fitting, key=lambda one: one.since_version, default=None)
+    """Return ONNX Runtime's own schema of an operator, or None if it has none or does not expose it."""
+    fitting = [
+        op_schema for op_schema in _of_runtime().get((domain, op), ()) if op_schema.since_version <= version
+    ]
+    return max(fitting, key=lambda op_schema: op_schema.since_version, default=None)
 
 
 @lru_cache(maxsize=1)
 def _of_runtime() -> dict[tuple[str, str], list[Any]]:
     schemas: dict[tuple[str, str], list[Any]] = {}
-    for one in getattr(runtime, "get_all_operator_schema", list)():
-        schemas.setdefault((one.domain, one.name), []).append(one)
+    for op_schema in getattr(runtime, "get_all_operator_schema", list)():
+        schemas.setdefault((op_schema.domain, op_schema.name), []).append(op_schema)
     return schemas

@@ -1,4 +1,4 @@
-"""Choosing nodes by name pattern or operator type, with an error for a choice that matches nothing."""
+"""Choose nodes by name pattern or operator type; a choice that matches nothing is an error."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _CHARACTER = re.compile(r"\[([^]!])\]")
 Mark = tuple[str, ...]
 
 Marked = tuple[gs.Node, frozenset[Mark]]
-"""A node, and the marks by which it is found again."""
+"""A node, and the marks by which it is recognized after rewrites."""
 
 
 class NodeSet:
     """Nodes of one graph in its present state; ``node in nodes`` tests membership."""
 
     def __init__(self, nodes: Iterable[gs.Node] = (), selection: Selection | None = None) -> None:
-        """Hold nodes; ``selection`` finds them again in a rewritten graph."""
+        """Hold nodes; ``selection`` resolves them again in a rewritten graph."""
         self._nodes = {id(node): node for node in nodes}
         self._selection = selection
 
     def resolve_in(self, graph: gs.Graph) -> NodeSet:
-        """Return the nodes, found again by their selection if none of them is in the graph any more.
+        """Return the nodes, resolved again by their selection if none of them is still in the graph.
 
         Raises ValueError for nodes of another graph without a selection.
         """
@@ -55,9 +55,9 @@ class NodeSet:
 
 
 class Selection:
-    """A choice of nodes of a model that survives rewrites, also those that replace all nodes of a graph.
+    """A choice of nodes of a model that survives rewrites, even those that replace all nodes of a graph.
 
-    Which nodes it holds depends on the graph: see :meth:`resolve_in`.
+    Its nodes depend on the graph: see :meth:`resolve_in`.
     """
 
     def __init__(self, graph: gs.Graph | None = None, nodes: Iterable[gs.Node] = ()) -> None:
@@ -72,34 +72,34 @@ class Selection:
 
         ``marked``: the :func:`marked_nodes` of the graph, for several selections.
 
-        These are the nodes themselves, nodes of the same name and operator, and nodes that now produce the
-        same tensors, each in the same body: branches of an If often use one name twice. New nodes, such as a
-        Cast of an input or a helper node of a newer opset, are chosen if their consumers are.
+        These are the nodes themselves, nodes with the same name and operator, and nodes that now produce the
+        same tensors, each in the same body: branches of an If often reuse a name. New nodes, such as a Cast
+        of an input or a helper node of a newer opset, are chosen if their consumers are.
         """
         if not self._nodes:
             return NodeSet((), self)
         marked = list(marked_nodes(graph)) if marked is None else marked
-        found = {id(node) for node, marks in marked if id(node) in self._nodes or marks & self._marks}
-        if found and self._known:
+        chosen = {id(node) for node, marks in marked if id(node) in self._nodes or marks & self._marks}
+        if chosen and self._known:
             for node, marks in reversed(marked):
-                if not marks & self._known and any(id(u) in found for t in node.outputs for u in t.outputs):
-                    found.add(id(node))
-        return NodeSet((node for node, _ in marked if id(node) in found), self)
+                if not marks & self._known and any(id(u) in chosen for t in node.outputs for u in t.outputs):
+                    chosen.add(id(node))
+        return NodeSet((node for node, _ in marked if id(node) in chosen), self)
 
 
 Choice = Selection | NodeSet | Callable[[gs.Node], bool] | str | Iterable[str | gs.Node]
-"""What rewrites take as ``nodes`` and ``exclude``; each resolves it in its graph on entry.
+"""The values that rewrites accept as ``nodes`` and ``exclude``, which they resolve in their graph first.
 
-A selection, a function that tells which nodes are chosen, or one or several of: a node, a node's name, a
-shell pattern of names, an operator type. A chosen If, Loop or Scan includes its bodies, but for a function,
-which is asked about each node in them.
+A selection, a predicate on nodes, or one or several of: a node, a node's name, a shell pattern of names, an
+operator type. A chosen If, Loop or Scan includes its bodies, except with a predicate, which is called for
+each node in them.
 """
 
 Exclusion = Choice | None
 
 
 def resolve(exclude: Exclusion, graph: gs.Graph, nodes: Choice | None = None) -> NodeSet:
-    """Return the nodes of a graph that a rewrite is to leave alone: ``exclude``, and all but ``nodes``.
+    """Return the nodes of a graph that a rewrite must not touch: ``exclude``, and all but ``nodes``.
 
     Raises ValueError, naming it, for a name or operator type that no node has, and for a node of another
     graph; TypeError for anything that is not a choice.
@@ -113,7 +113,7 @@ def resolve(exclude: Exclusion, graph: gs.Graph, nodes: Choice | None = None) ->
 
 
 def chosen_nodes(choice: Choice, graph: gs.Graph, keyword: str) -> NodeSet:
-    """Return the nodes of a graph that are chosen by an argument of a name; raises as :func:`resolve`."""
+    """Return the nodes of a graph chosen by the argument ``keyword``; raises as :func:`resolve`."""
     if isinstance(choice, Selection | NodeSet):
         return choice.resolve_in(graph)
     every = list(walk.nodes(graph))
@@ -126,7 +126,7 @@ def chosen_nodes(choice: Choice, graph: gs.Graph, keyword: str) -> NodeSet:
 
 
 def _meant(term: str | gs.Node, every: list[gs.Node], keyword: str) -> list[gs.Node]:
-    """Return the nodes that a name, pattern or operator type means, or the node itself."""
+    """Return the nodes with a name, pattern or operator type, or the node itself."""
     if not isinstance(term, str | gs.Node):
         legal = "a selection, a function of a node, or nodes, their names, patterns and operator types"
         raise TypeError(f"{keyword} takes {legal}, not {term!r}")
@@ -146,7 +146,7 @@ def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str
     """Return the nodes whose name matches one of the shell patterns or whose operator is one of the types.
 
     A node without a name is known by its output (:func:`label_of`). A selected If, Loop or Scan includes its
-    bodies. Raises ValueError naming the pattern or operator type that no node of the graph, bodies included,
+    bodies. Raises ValueError for a pattern or operator type that no node of the graph, including bodies,
     matches.
     """
     everything = list(walk.nodes(graph))
@@ -170,40 +170,44 @@ def select(graph: gs.Graph, *, names: Sequence[str] = (), op_types: Sequence[str
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a name matches a shell pattern; a very long one matches itself alone.
+    """Return whether a name matches a shell pattern; a very long pattern only matches itself.
 
-    The time to translate a pattern grows with the square of its length.
+    The time to compile a pattern grows with the square of its length.
     """
     return fnmatchcase(name, pattern) if len(pattern) <= _LONGEST else name == pattern
 
 
 def literal(pattern: str) -> str | None:
-    """Return the one name that a pattern matches, None if it has wildcards."""
+    """Return the only name that a pattern matches, or None if it has wildcards."""
     if len(pattern) > _LONGEST:
         return pattern
-    parts = _CHARACTER.split(pattern)  # every other one is a character in brackets
+    parts = _CHARACTER.split(pattern)  # every second part is a character in brackets
     return None if any(wild in part for part in parts[::2] for wild in "*?[") else "".join(parts)
 
 
 def label_of(node: gs.Node) -> str:
-    """Return the name by which users know a node: that of its output if it has none."""
+    """Return the name by which users know a node: its own, or that of its output."""
     return str(node.name or (node.outputs[0].name if node.outputs else ""))
 
 
 def exactly(name: str) -> str:
-    """Return the pattern that matches this name of a node alone, and no type of operators."""
+    """Return the pattern that only matches this node name, and no operator type."""
     pattern = escape(name)
     return f"[{name[0]}]{name[1:]}" if onnx.defs.has(pattern) else pattern
 
 
 def counterparts(graph: gs.Graph, other: gs.Graph) -> dict[int, list[gs.Node]]:
-    """Map ``id`` of each node to the nodes of a rewritten graph that a selection of it resolves to."""
+    """Map ``id`` of each node to the nodes of a rewritten graph to which its selection resolves."""
     places: dict[Mark, list[gs.Node]] = {}
     for node, marks in marked_nodes(other):
         for mark in marks:
             places.setdefault(mark, []).append(node)
     return {
-        id(node): list({id(one): one for mark in sorted(marks) for one in places.get(mark, ())}.values())
+        id(node): list(
+            {
+                id(candidate): candidate for mark in sorted(marks) for candidate in places.get(mark, ())
+            }.values()
+        )
         for node, marks in marked_nodes(graph)
     }
 
@@ -218,7 +222,7 @@ def _nodes_in(node: gs.Node) -> Iterator[gs.Node]:
 
 
 def marked_nodes(graph: gs.Graph, place: Mark = ()) -> Iterator[Marked]:
-    """Yield every node with its marks: its place together with its name or with its outputs."""
+    """Yield every node with its marks: its place combined with its name, and with its outputs."""
     for node in graph.nodes:
         outputs = [tensor.name for tensor in node.outputs if tensor.name]
         marks = {(*place, "makes", name) for name in outputs}

@@ -1,9 +1,9 @@
-"""Layers of networks of convolutions whose rounded weights cost most for their bytes: first, depthwise, last.
+"""Layers of convolutional networks that gain most from more bits for their bytes: first, depthwise, last.
 
-What the first layer loses goes through all others, what the last loses is in the outputs, and papers on few
-bits leave both in 8 (BRECQ, arXiv 2102.05426). A depthwise layer sums few products, so that their errors do
-not cancel, and has few weights. In MobileNet with weights in int4 these hold 2 % more bytes and 0.6 dB, with
-the last layer, which is half of it, 37 % and 1 dB; in ResNet-8 1 % and 1.3 dB.
+Errors of the first layer pass through all others, errors of the last are in the outputs, and papers on low
+bit widths leave both in 8 (BRECQ, arXiv 2102.05426). A depthwise layer sums few products, so their errors do
+not cancel, and has few weights. In MobileNet with weights in int4 these take 2 % more bytes for 0.6 dB; with
+the last layer, which is half of it, 37 % for 1 dB; in ResNet-8 1 % for 1.3 dB.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from transforms.graph.dot_products import is_dot_product, weight_index
 
 
 def sensitive_convs(graph: gs.Graph) -> list[gs.Node]:
-    """Return layers with stored weights of a main graph with convolutions, in the order of their worth.
+    """Return layers with stored weights of a main graph with convolutions, the most worthwhile first.
 
-    First are those with no other such layer before them, then depthwise ones, then those with none after.
+    The order is: layers without such a layer before them, depthwise layers, layers without one after them.
     Other graphs have none.
     """
     layers = [node for node in graph.nodes if weight_count(node)]
@@ -32,7 +32,7 @@ def sensitive_convs(graph: gs.Graph) -> list[gs.Node]:
 
 
 def weight_count(node: gs.Node) -> int:
-    """Return how many stored weights a dot product has, 0 if it has none or is another node."""
+    """Return the number of stored weights of a dot product, 0 for other nodes."""
     index = weight_index(node) if is_dot_product(node) else None
     return 0 if index is None else math.prod(node.inputs[index].shape)
 
@@ -40,15 +40,15 @@ def weight_count(node: gs.Node) -> int:
 def _without_others(
     layers: Iterable[gs.Node], nodes: Iterable[gs.Node], *, backwards: bool = False
 ) -> Iterator[gs.Node]:
-    """Yield layers that no other one is before, or after, in the order of the nodes."""
-    known, reached = {id(node) for node in layers}, set[int]()
+    """Yield layers without another one before them, or after them, in the order of the nodes."""
+    layer_ids, reached = {id(node) for node in layers}, set[int]()
     for node in nodes:
-        read, made = (node.outputs, node.inputs) if backwards else (node.inputs, node.outputs)
+        read, written = (node.outputs, node.inputs) if backwards else (node.inputs, node.outputs)
         is_behind = any(id(tensor) in reached for tensor in read)
-        if id(node) in known and not is_behind:
+        if id(node) in layer_ids and not is_behind:
             yield node
-        if is_behind or id(node) in known:
-            reached.update(id(tensor) for tensor in made)
+        if is_behind or id(node) in layer_ids:
+            reached.update(id(tensor) for tensor in written)
 
 
 def _is_depthwise(node: gs.Node) -> bool:

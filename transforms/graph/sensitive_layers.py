@@ -1,10 +1,10 @@
-"""Products of transformers whose rounded weights cost most: values, outputs, ends of feed-forward parts.
+"""Products of transformers whose rounded weights cost most: values, outputs, ends of feed-forward blocks.
 
-What a value projection makes is summed over tokens and added to the stream, with nothing that limits it; the
-second product of a feed-forward part reads the largest numbers of a model. In SmolLM2, with weights in uint4,
-values in 8 bits take the divergence from 0.227 to 0.167 nats (four texts), for 3 % more bytes.
-First and last layers count most. Which layers between them do differs from model to model: every third is
-taken, as llama.cpp and onnxruntime-genai (k_quant_mixed) do.
+The output of a value projection is summed over tokens and added to the stream without any limit; the second
+product of a feed-forward block reads the largest numbers of a model. In SmolLM2, with weights in uint4,
+values in 8 bits reduce the divergence from 0.227 to 0.167 nats (four texts), for 3 % more bytes. First and
+last layers count most. Which layers between them do differs between models: every third one is taken, as in
+llama.cpp and onnxruntime-genai (k_quant_mixed).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transforms.graph.dot_products import channel_axis, products_behind, weight_
 from transforms.graph.rewire import onnx_op
 
 _VALUES = 2
-"""Which input of an attention operator has the values."""
+"""The input of an attention operator that holds the values."""
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
 _SHARES = frozenset({"Softmax"})
 _OF_SHARES = frozenset({"Cast", "Identity", "Dropout", "Where", "Mul", "Slice", "Reshape"})
@@ -30,20 +30,20 @@ _INNER = frozenset(
     {"Add", "Cast", "Clip", "Div", "Elu", "Erf", "Gelu", "HardSwish", "Identity", "LeakyRelu", "Mish", "Mul"}
     | {"Pow", "Relu", "Sigmoid", "Slice", "Softplus", "Split", "Swish", "Tanh", "FastGelu", "QuickGelu"}
 )
-"""What may stand between the two products of a feed-forward part."""
+"""Operators that may stand between the two products of a feed-forward block."""
 _OF_LOGITS = frozenset({"Add", "Cast", "Div", "Identity", "Mul", "Softmax", "Tanh"})
-_OUTER = 8  # a layer of so many, at either end
+_OUTER = 8  # one layer in this many counts as outer, at either end
 _EVERY = 3
 
 
 def sensitive_layers(graph: gs.Graph) -> list[gs.Node]:
     """Return products with a stored matrix, the most sensitive for their bytes first.
 
-    Those are values of attention, products that make outputs of the model, and the second products of
-    feed-forward parts in the first and the last eighth and in every third layer between. None in a graph
+    These are values of attention, products that compute outputs of the model, and the second products of
+    feed-forward blocks in the first and last eighth and in every third layer between. Empty for a graph
     without attention.
     """
-    values = [node for one in walk.graphs(graph) for node in _values(one)]
+    values = [node for inner in walk.graphs(graph) for node in _values(inner)]
     if not values:
         return []
     nodes = list(walk.nodes(graph))
@@ -54,7 +54,7 @@ def sensitive_layers(graph: gs.Graph) -> list[gs.Node]:
 
 
 def weight_size(node: gs.Node) -> tuple[int, int] | None:
-    """Return the inputs and outputs of a product of matrices whose weight is stored, None of another."""
+    """Return the input and output sizes of a product with a stored matrix, None for other nodes."""
     index = weight_index(node) if onnx_op(node) in ("MatMul", "Gemm") else None
     shape = () if index is None else tuple(node.inputs[index].shape)
     axis = None if index is None else channel_axis(node, index, len(shape))
@@ -62,12 +62,12 @@ def weight_size(node: gs.Node) -> tuple[int, int] | None:
 
 
 def weight_key(node: gs.Node) -> int:
-    """Return the ``id`` of the stored matrix of a product, which others may read."""
+    """Return the ``id`` of a product's stored matrix, which other products may share."""
     return id(node.inputs[weight_index(node) or 0])
 
 
 def _ordered(nodes: Sequence[gs.Node]) -> tuple[list[gs.Node], list[gs.Node]]:
-    """Return the layers that count most, of those in order, outer ones first, and the others."""
+    """Return the layers that count most, outer ones first, and the others, given all in order."""
     outer = min(max(1, len(nodes) // _OUTER), len(nodes) // 2)
     inner = nodes[outer : len(nodes) - outer]
     ends = [node for i in range(outer) for node in (nodes[i], nodes[-1 - i])]
@@ -77,7 +77,7 @@ def _ordered(nodes: Sequence[gs.Node]) -> tuple[list[gs.Node], list[gs.Node]]:
 
 
 def _values(graph: gs.Graph) -> Iterable[gs.Node]:
-    """Yield the products that make values of attention, in order."""
+    """Yield the products that compute values of attention, in order."""
     seen = set[int]()
     for node in graph.nodes:
         if node.op in _ATTENTION and len(node.inputs) > _VALUES:
@@ -93,20 +93,24 @@ def _values(graph: gs.Graph) -> Iterable[gs.Node]:
 
 
 def _is_of_shares(tensor: gs.Tensor) -> bool:
-    """Return whether a tensor has shares of attention: a Softmax made it."""
+    """Return whether a tensor has attention weights, from a Softmax."""
     passed = walk.makers([tensor], lambda node: onnx_op(node) in _OF_SHARES)
-    ends = [tensor, *(one for node in passed.values() for one in node.inputs)]
-    return any((made := walk.producer(one)) is not None and onnx_op(made) in _SHARES for one in ends)
+    ends = [tensor, *(operand for node in passed.values() for operand in node.inputs)]
+    return any(
+        (maker := walk.producer(operand)) is not None and onnx_op(maker) in _SHARES for operand in ends
+    )
 
 
 def _is_second(node: gs.Node) -> bool:
-    """Return whether a product leads back to the width that the products before it read.
+    """Return whether a product returns to the width that the products before it read.
 
-    Between them are functions of each number. Behind a normalization of the stream are products of several
-    widths.
+    Only element-wise functions stand between them. A normalization of the stream is followed by products of
+    several widths.
     """
     size = weight_size(node)
     if size is None:
         return False
-    first = [weight_size(one) for one in products_behind(node.inputs[:1], _INNER).values()]
-    return bool(first) and all(own is not None and own[0] == size[1] and own[1] >= size[0] for own in first)
+    first = [weight_size(product) for product in products_behind(node.inputs[:1], _INNER).values()]
+    return bool(first) and all(
+        earlier is not None and earlier[0] == size[1] and earlier[1] >= size[0] for earlier in first
+    )

@@ -1,7 +1,7 @@
 """Proven facts about the shapes of a graph's tensors: sizes of axes, and reshapes that move nothing.
 
-The facts are the shapes that the tensors carry (those that ``graph_proto.import_model`` has inferred). A
-dimension is a number, a name (the same name is the same size), or unknown.
+They rely on the shapes of tensors (those inferred by ``graph_proto.import_model``). A dimension is a number,
+a name (equal names are equal sizes), or unknown.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _BROADCAST = frozenset(["Add", "Sub", "Mul", "Div"])
 
 
 def shape_of(tensor: gs.Tensor) -> Shape | None:
-    """Return the shape of a tensor, or None if not even the number of dimensions is known."""
+    """Return the shape of a tensor, or None if its rank is unknown."""
     if tensor.shape is None:
         return None
     return tuple(size if _is_known(size) else None for size in tensor.shape)
 
 
 def size(tensor: gs.Tensor, axis: int) -> int | None:
-    """Return the fixed size of an axis, counted from the end, or None if it is not known or not fixed.
+    """Return the fixed size of an axis, counted from the end, or None if it is unknown or not fixed.
 
-    That of the last axis is also deduced from weights and biases if shape inference fails.
+    The size of the last axis is also deduced from weights and biases if shape inference fails.
     """
     shape = shape_of(tensor)
-    found = shape[axis] if shape is not None and len(shape) >= -axis else None
-    if isinstance(found, int):
-        return found
+    declared = shape[axis] if shape is not None and len(shape) >= -axis else None
+    if isinstance(declared, int):
+        return declared
     return _last_size(tensor, _DEPTH) if axis == -1 else None
 
 
 def reduced_axes(node: gs.Node, rank: int | None, constants: Constants) -> tuple[int, ...] | None:
-    """Return the axes of a reduction, counted from the end and ascending, or None if they are not known."""
+    """Return the axes of a reduction, counted from the end and ascending, or None if they are unknown."""
     has_axes = "axes" in node.attrs or (len(node.inputs) > 1 and not node.inputs[1].is_empty())
     if has_axes:
         return listed_axes(node, rank, constants)
@@ -53,9 +53,9 @@ def reduced_axes(node: gs.Node, rank: int | None, constants: Constants) -> tuple
 
 
 def listed_axes(node: gs.Node, rank: int | None, constants: Constants) -> tuple[int, ...] | None:
-    """Return the axes that an attribute or second input lists, counted from the end; None if not constant.
+    """Return the axes given by an attribute or second input, counted from the end; None if not constant.
 
-    ``rank`` is that of the tensor that has the axes, which is the result for Unsqueeze.
+    ``rank`` is that of the tensor with the axes, which is the result for Unsqueeze.
     """
     axes: Iterable[int] | None = node.attrs.get("axes")
     if axes is None and len(node.inputs) > 1:
@@ -92,9 +92,9 @@ def _broadcast(sizes: list[int | None]) -> int | None:
 def restores(
     node: gs.Node, reduced: bool, axes: tuple[int, ...], shape: Shape | None, constants: Constants
 ) -> bool:
-    """Return whether an Unsqueeze, Reshape or Expand gives a statistic of x its shape, or 1 along the axes.
+    """Return whether a node restores the axes of a statistic of x, to their sizes in x or to 1.
 
-    The statistic is without these axes if ``reduced``, and x has the given ``shape``.
+    The node is an Unsqueeze, Reshape or Expand. The statistic lacks the axes if ``reduced``; x has ``shape``.
     """
     if node.op == "Unsqueeze":
         return reduced and listed_axes(node, None if shape is None else len(shape), constants) == axes
@@ -107,7 +107,7 @@ def restores(
 
 
 def _keeps_order(before: Shape, after: Shape, axes: tuple[int, ...], *, reduced: bool) -> bool:
-    """A Reshape keeps the number of elements: if all dimensions but one are equal, so is that one."""
+    """Return whether a Reshape moves nothing: if all sizes but one are equal, so is that one."""
     if len(after) < max(map(abs, axes), default=0):
         return False
     restored = {axis + len(after) for axis in axes} if reduced else set()
@@ -119,7 +119,7 @@ def _keeps_order(before: Shape, after: Shape, axes: tuple[int, ...], *, reduced:
 
 
 def _broadcasts_along(axes: tuple[int, ...], before: Shape, after: Shape, shape: Shape) -> bool:
-    """An Expand may broadcast along the reduced axes up to the size in ``shape``, and nowhere else."""
+    """Return whether an Expand only broadcasts along the reduced axes, up to the sizes in ``shape``."""
     return len(before) == len(after) == len(shape) and all(
         are_same(a, b)
         or (isinstance(a, int) and a > 1)

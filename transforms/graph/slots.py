@@ -1,4 +1,4 @@
-"""How values pass through nodes and bodies: into these, out of them, and from one round to the next."""
+"""How values pass through nodes and bodies: in, out, and from one iteration to the next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transforms.graph import walk
 
 @dataclass(frozen=True)
 class Slot:
-    """The indices at which one value passes through a node; None if it does not pass there."""
+    """The indices at which one value passes through a node; None where it does not."""
 
     bodies: tuple[gs.Graph, ...]
     node_input: int | None
@@ -22,21 +22,21 @@ class Slot:
 
 
 def slots(node: gs.Node) -> list[Slot]:
-    """Return the slots of an If, a Loop or a Scan; none of other nodes."""
+    """Return the slots of an If, a Loop or a Scan; empty for other nodes."""
     return list(_SLOTS[node.op](node)) if node.op in _SLOTS else []
 
 
 def passed_on(node: gs.Node) -> Iterator[tuple[gs.Tensor, gs.Tensor]]:
-    """Yield each tensor that is handed to a body, to the next round or out, with what it is called there."""
+    """Yield pairs of a tensor passed into a body, to the next iteration or out, and its name there."""
     for slot in slots(node) or _map_slots(node):
-        given = None if slot.node_input is None else node.inputs[slot.node_input]
-        made = None if slot.node_output is None else node.outputs[slot.node_output]
-        if given is not None and made is not None:
-            yield given, made  # without any round
+        outer_input = None if slot.node_input is None else node.inputs[slot.node_input]
+        outer_output = None if slot.node_output is None else node.outputs[slot.node_output]
+        if outer_input is not None and outer_output is not None:
+            yield outer_input, outer_output  # without any round
         for body in slot.bodies:
             read = None if slot.body_input is None else body.inputs[slot.body_input]
             result = None if slot.body_output is None else body.outputs[slot.body_output]
-            pairs = (given, read), (result, read), (result, made)
+            pairs = (outer_input, read), (result, read), (result, outer_output)
             yield from ((a, b) for a, b in pairs if a is not None and b is not None)
 
 
@@ -66,7 +66,7 @@ def _scan_slots(node: gs.Node) -> Iterator[Slot]:
 
 
 def _map_slots(node: gs.Node) -> Iterator[Slot]:
-    """Yield the slots of a SequenceMap, whose body is given elements of sequences; none of a node without."""
+    """Yield the slots of a SequenceMap, whose body takes elements of sequences; empty for other nodes."""
     for body in walk.bodies(node):
         yield from (Slot((body,), index, index, None, None) for index in range(len(body.inputs)))
         yield from (Slot((body,), None, None, index, index) for index in range(len(body.outputs)))
@@ -83,45 +83,45 @@ Carries = Callable[[gs.Node, int], bool]
 
 
 class Spread:
-    """The ways of values through a graph and its bodies: into these, out of them and from round to round."""
+    """The paths of values through a graph and its bodies: in, out and from iteration to iteration."""
 
     def __init__(self, graph: gs.Graph, carries: Carries) -> None:
-        """Find how values pass through control flow; ``carries`` says it of all other nodes."""
+        """Find how values pass through control flow; ``carries`` decides for all other nodes."""
         self._carries = carries
         self._after: dict[int, list[gs.Tensor]] = {}
         self._before: dict[int, list[gs.Tensor]] = {}
         for node in walk.nodes(graph):
-            for given, read in passed_on(node):
-                self._after.setdefault(id(given), []).append(read)
-                self._before.setdefault(id(read), []).append(given)
+            for outer, read in passed_on(node):
+                self._after.setdefault(id(outer), []).append(read)
+                self._before.setdefault(id(read), []).append(outer)
 
     def onwards(self, sources: Iterable[gs.Tensor]) -> dict[int, gs.Tensor]:
-        """Return the tensors, by id, that sources are handed on to, themselves included."""
+        """Return the tensors, by id, that values of the sources reach, including the sources."""
         return _reach(sources, self._next)
 
     def backwards(self, ends: Iterable[gs.Tensor]) -> dict[int, gs.Tensor]:
-        """Return the tensors, by id, that are handed on to the ends, themselves included."""
+        """Return the tensors, by id, whose values reach the ends, including the ends."""
         return _reach(ends, self._last)
 
     def _next(self, tensor: gs.Tensor) -> list[gs.Tensor]:
         carried = (node.outputs for node, index in walk.uses(tensor) if self._carries(node, index))
-        return [*self._after.get(id(tensor), ()), *(made for outputs in carried for made in outputs)]
+        return [*self._after.get(id(tensor), ()), *(output for outputs in carried for output in outputs)]
 
     def _last(self, tensor: gs.Tensor) -> list[gs.Tensor]:
         node = walk.producer(tensor)
         read = enumerate(node.inputs) if node is not None else ()
-        carried = [one for index, one in read if node is not None and self._carries(node, index)]
+        carried = [source for index, source in read if node is not None and self._carries(node, index)]
         return [*self._before.get(id(tensor), ()), *carried]
 
 
 def _reach(
-    starts: Iterable[gs.Tensor], others: Callable[[gs.Tensor], Iterable[gs.Tensor]]
+    starts: Iterable[gs.Tensor], neighbours: Callable[[gs.Tensor], Iterable[gs.Tensor]]
 ) -> dict[int, gs.Tensor]:
-    found: dict[int, gs.Tensor] = {}
+    reached: dict[int, gs.Tensor] = {}
     waiting = list(starts)
     while waiting:
         tensor = waiting.pop()
-        if id(tensor) not in found:
-            found[id(tensor)] = tensor
-            waiting += others(tensor)
-    return found
+        if id(tensor) not in reached:
+            reached[id(tensor)] = tensor
+            waiting += neighbours(tensor)
+    return reached

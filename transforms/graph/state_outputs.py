@@ -1,8 +1,8 @@
-"""States of a model: outputs that it takes back at the next step, and the inputs that they are fed to.
+"""Find states of a model: outputs that are fed back at the next step, and their inputs.
 
-Whoever looks for them needs another certainty. For a sequence, an input that the samples do not hold has to
-be a state, and its output is looked for; one that they hold is none unless the user says so. An output that
-is not judged has to be a cache by the nodes of the model and its names (:func:`cache_outputs`).
+Callers need different certainty. In a sequence, an input that samples lack must be a state, and its output
+is searched for; one that they have is not a state unless the user says so. An output that is not judged has
+to be a cache according to both the nodes of the model and the names (:func:`cache_outputs`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _SAY = "name them, {states:INPUT=OUTPUT}"
 
 @dataclass(frozen=True)
 class _Pair:
-    """An input and an output that fits it; ``is_carried``: whether nodes tell that it follows from it.
+    """An input and a fitting output; ``is_carried``: the output follows from the input, according to nodes.
 
-    ``alike``: dimensions that are the same number in both, or free in both. ``grows``: whether one of them
-    is a larger number in the output.
+    ``alike``: dimensions with the same number in both, or free in both. ``grows``: one dimension is a larger
+    number in the output.
     """
 
     fed: str
@@ -46,54 +46,54 @@ class _Pair:
 
     @property
     def is_clear(self) -> bool:
-        """Whether names or nodes tell that they are one state."""
+        """Whether names or nodes show that they are one state."""
         from transforms.graph.paired_names import Likeness
 
         return self.is_carried or self.likeness >= Likeness.STEP
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """The most certain is the largest."""
+        """Sort key: the most certain pair has the largest."""
         return self.is_carried, self.likeness, self.alike
 
 
 def found_pairs(graph: gs.Graph) -> dict[str, str]:
-    """Return the output that each input of states is fed with, where names or nodes tell; none of others.
+    """Return, by input of a state, the output that feeds it, where names or nodes show this.
 
-    They are of one type, and of one shape except for a dimension that grows.
+    Both have one type, and one shape except for a dimension that grows.
     """
     return _clear(_fitting(graph))
 
 
 def cache_outputs(graph: gs.Graph, results: Collection[str]) -> list[str]:
-    """Return the outputs that hold nothing that some results do not: errors in them are in the results, too.
+    """Return the outputs that hold only values that also enter the results, with their errors.
 
-    They are taken back as states, and the results are made of the numbers in them.
+    They are fed back as states, and the results are computed from their values.
     """
     backs = set(found_pairs(graph).values()).difference(results) if results else set()
     if not backs:
         return []
     from transforms.graph.carried_states import makers
 
-    read = set().union(*(walk.ancestors(one) for one in graph.outputs if one.name in results))
+    read = set().union(*(walk.ancestors(output) for output in graph.outputs if output.name in results))
     return [
-        str(one.name)
-        for one in graph.outputs
-        if one.name in backs and all(any(id(x) in read for x in node.outputs) for node in makers(one))
+        str(output.name)
+        for output in graph.outputs
+        if output.name in backs and all(any(id(x) in read for x in node.outputs) for node in makers(output))
     ]
 
 
 def state_pairs(
     graph: gs.Graph, named: Mapping[str, str] | None = None, held: Collection[str] | None = None
 ) -> dict[str, str]:
-    """Return the output that each input of states is fed with at the next step of a sequence.
+    """Return, by input of a state, the output that feeds it at the next step of a sequence.
 
-    ``named``: pairs that the user names, to which those that are found are added. ``held``: inputs that the
-    samples hold, which are not states unless they are named; None if that is not known. An input that they do
-    not hold is one: its output may be the only one of its type and shape that depends on it.
+    ``named``: pairs given by the user, which are completed. ``held``: inputs that the samples have, which
+    are not states unless they are named; None if unknown. An input that samples lack is a state: its output
+    may be the only one of its type and shape that depends on it.
 
-    Raises ValueError for an unknown name, an input that no output is known for, a model without states, and
-    one all of whose inputs would be.
+    Raises ValueError for an unknown name, an input without a known output, a model without states, and one
+    whose inputs would all be states.
     """
     named = named or {}
     inputs, outputs = ([str(candidate.name) for candidate in ends] for ends in (graph.inputs, graph.outputs))
@@ -111,7 +111,7 @@ def state_pairs(
             if name not in held and name not in pairs:
                 raise ValueError(_why_unpaired(name, able, pairs))
     elif len(pairs) == len(inputs) == len(named) + 1:
-        pairs = dict(named)  # the samples hold something, which is the only input that is left
+        pairs = dict(named)  # the samples must have something, and this input is the only one left
     if not pairs:
         raise ValueError(_why_none(able, held or ()))
     if len(pairs) == len(inputs):
@@ -120,7 +120,7 @@ def state_pairs(
 
 
 def first_state(fed: Sequence[object], back: Sequence[object]) -> list[int]:
-    """Return the shape of a state before the first step: 0 along what grows, 1 for another free size."""
+    """Return the shape of a state before the first step: 0 along the growing axis, 1 for other free sizes."""
     return [
         one if isinstance(one, int) else int(not (one and other and one != other))
         for one, other in zip(fed, back, strict=True)
@@ -129,85 +129,86 @@ def first_state(fed: Sequence[object], back: Sequence[object]) -> list[int]:
 
 def _pair(fed: gs.Tensor, back: gs.Tensor, carried: Collection[int]) -> _Pair | None:
     """Return the pair of two tensors if they fit: known sizes are equal, except for one that grows."""
-    read, made = fed.shape, back.shape
-    if fed.dtype != back.dtype or made is None or read is None or len(made) != len(read):
+    before, after = fed.shape, back.shape
+    if fed.dtype != back.dtype or after is None or before is None or len(after) != len(before):
         return None
-    sizes = [(a, b) for a, b in zip(made, read, strict=True) if isinstance(a, int) and isinstance(b, int)]
-    others = [a > b for a, b in sizes if a != b]
-    if others not in ([], [True]):
+    sizes = [(a, b) for a, b in zip(after, before, strict=True) if isinstance(a, int) and isinstance(b, int)]
+    grown = [a > b for a, b in sizes if a != b]
+    if grown not in ([], [True]):
         return None
-    free = sum(not isinstance(a, int) and not isinstance(b, int) for a, b in zip(made, read, strict=True))
+    free = sum(not isinstance(a, int) and not isinstance(b, int) for a, b in zip(after, before, strict=True))
     from transforms.graph.paired_names import likeness
 
     names = str(fed.name), str(back.name)
-    alike = free + len(sizes) - len(others)
-    return _Pair(*names, likeness(*names), id(fed) in carried, alike, bool(others))
+    alike = free + len(sizes) - len(grown)
+    return _Pair(*names, likeness(*names), id(fed) in carried, alike, bool(grown))
 
 
 def _fitting(graph: gs.Graph) -> list[_Pair]:
     """Return all pairs of an input and an output that fit, the most certain first."""
     from transforms.graph.carried_states import carried_inputs
 
-    found: list[_Pair] = []
+    pairs: list[_Pair] = []
     for back in graph.outputs:
-        carried = {id(one) for one in carried_inputs(back)}
-        found += [pair for one in graph.inputs if (pair := _pair(one, back, carried)) is not None]
-    return sorted(found, key=lambda pair: pair.rank, reverse=True)
+        carried = {id(tensor) for tensor in carried_inputs(back)}
+        pairs += [pair for fed in graph.inputs if (pair := _pair(fed, back, carried)) is not None]
+    return sorted(pairs, key=lambda pair: pair.rank, reverse=True)
 
 
-def _clear(pairs: Sequence[_Pair], known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return known pairs and those that are clear, none where two are equally certain."""
-    found = dict(known or {})
-    clear = [one for one in pairs if one.is_clear]
-    for one in clear:
-        if one.fed in found or one.back in found.values():
+def _clear(pairs: Sequence[_Pair], named: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return named pairs and those that are clear, except where two are equally certain."""
+    chosen = dict(named or {})
+    clear = [pair for pair in pairs if pair.is_clear]
+    for pair in clear:
+        if pair.fed in chosen or pair.back in chosen.values():
             continue
-        others = (
+        rivals = (
             other
             for other in clear
-            if (other.fed == one.fed) != (other.back == one.back) and other.rank == one.rank
+            if (other.fed == pair.fed) != (other.back == pair.back) and other.rank == pair.rank
         )
-        if not any(other.fed not in found and other.back not in found.values() for other in others):
-            found[one.fed] = one.back
-    return found
+        if not any(other.fed not in chosen and other.back not in chosen.values() for other in rivals):
+            chosen[pair.fed] = pair.back
+    return chosen
 
 
 def _added(
-    given: Mapping[str, str],
+    named: Mapping[str, str],
     able: Sequence[_Pair],
     held: Collection[str],
     graph: gs.Graph,
     *,
     is_known: bool,
 ) -> dict[str, str]:
-    """Return given pairs, those that are clear, and those of which each is the only one that is left.
+    """Return named pairs, clear ones, and those that are the only one left for their ends.
 
-    An output that clearly goes with an input that is held, as ``audio_out`` with ``audio_in``, is a signal.
-    Where it is not known what the samples hold, the name of one that is left has to be that of a state.
+    An output that clearly belongs to an input that samples have, as ``audio_out`` to ``audio_in``, is a
+    signal. If it is unknown what the samples have, the name of the remaining one must be that of a state.
     """
-    free = [one for one in able if one.fed not in held]
-    pairs = _clear(free, given)
-    signals = set(_clear([one for one in able if one.fed in held], pairs).values())
+    free = [pair for pair in able if pair.fed not in held]
+    pairs = _clear(free, named)
+    signals = set(_clear([pair for pair in able if pair.fed in held], pairs).values())
     while True:
         taken = signals.union(pairs.values())
-        rest = [one for one in free if one.fed not in pairs and one.back not in taken]
-        alone = next((one for one in rest if _is_alone(one, rest, graph, is_known=is_known)), None)
+        rest = [pair for pair in free if pair.fed not in pairs and pair.back not in taken]
+        alone = next((pair for pair in rest if _is_alone(pair, rest, graph, is_known=is_known)), None)
         if alone is None:
             return pairs
         pairs[alone.fed] = alone.back
 
 
 def _is_alone(pair: _Pair, rest: Sequence[_Pair], graph: gs.Graph, *, is_known: bool) -> bool:
-    """Return whether neither end of a pair is in another of at least its likeness, and names or nodes tell
-    that they belong together.
-    """
-    others = [one for one in rest if (one.fed == pair.fed) != (one.back == pair.back)]
-    if any(one.likeness >= pair.likeness for one in others):
+    """Return whether a pair is the only one left for its ends.
+
+    Neither end is in another pair of at least the same likeness, and names or nodes show that they belong
+    together."""
+    rivals = [rival for rival in rest if (rival.fed == pair.fed) != (rival.back == pair.back)]
+    if any(rival.likeness >= pair.likeness for rival in rivals):
         return False
     if not is_known and not any(_NAMES.search(_spaced(name)) for name in (pair.fed, pair.back)):
         return False
-    (back,) = (one for one in graph.outputs if one.name == pair.back)
-    (fed,) = (one for one in graph.inputs if one.name == pair.fed)
+    (back,) = (tensor for tensor in graph.outputs if tensor.name == pair.back)
+    (fed,) = (tensor for tensor in graph.inputs if tensor.name == pair.fed)
     return bool(pair.likeness) or id(fed) in walk.ancestors(back)
 
 
@@ -216,7 +217,7 @@ def _spaced(name: str) -> str:
 
 
 def _why_unpaired(name: str, able: Sequence[_Pair], pairs: Mapping[str, str]) -> str:
-    fits = [one.back for one in able if one.fed == name and one.back not in pairs.values()]
+    fits = [pair.back for pair in able if pair.fed == name and pair.back not in pairs.values()]
     why = f"{some_names(fits)} may be" if fits else "none left has its type and shape"
     return (
         f"the samples have no array for input '{name}', and no output is known to be its state "
@@ -225,7 +226,7 @@ def _why_unpaired(name: str, able: Sequence[_Pair], pairs: Mapping[str, str]) ->
 
 
 def _why_none(able: Sequence[_Pair], held: Collection[str]) -> str:
-    both = [one for one in able if one.fed in held and one.is_clear]
+    both = [pair for pair in able if pair.fed in held and pair.is_clear]
     if not both:
         return f"no output of the model is known to be a state: {spelled(_SAY)}"
     fed, back = both[0].fed, both[0].back

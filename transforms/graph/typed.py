@@ -1,4 +1,4 @@
-"""Graphs and nodes with what graph-surgeon does not keep of a model."""
+"""Graphs and nodes with properties of a model that graph-surgeon drops."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import onnx_graphsurgeon as gs
 
 @dataclass
 class ModelInfo:
-    """What a model says of itself beside its graph.
+    """Properties of a model besides its graph.
 
-    ``inputs`` and ``outputs`` are as they were declared: a tensor may be both, and declared in two ways.
-    ``notes``: what was mended or left out in loading.
+    ``inputs`` and ``outputs`` are as they were declared: a tensor may be both, with two declarations.
+    ``notes``: what was repaired or left out on loading.
     """
 
     domain: str = ""
@@ -37,13 +37,13 @@ class Graph(gs.Graph):
     source_files: list[Path]
 
     def __init__(self, *arguments: Any, info: ModelInfo | None = None, **named: Any) -> None:
-        """Take what ``gs.Graph`` takes, and what is known of the model."""
+        """Take the arguments of ``gs.Graph``, and the properties of the model."""
         super().__init__(*arguments, **named)
         self._know(info or ModelInfo())
 
     @classmethod
     def adopt(cls, graph: gs.Graph, info: ModelInfo) -> Graph:
-        """Return the very graph that graph-surgeon made as one of this class."""
+        """Turn a graph of graph-surgeon into one of this class, in place; return it."""
         graph.__class__ = cls
         typed: Graph = graph
         typed._know(info)
@@ -54,10 +54,10 @@ class Graph(gs.Graph):
 
 
 class Node(gs.Node):
-    """A node that equals itself alone, with its documentation, and attributes that graph-surgeon loses.
+    """A node that only equals itself, with its documentation, and attributes that graph-surgeon drops.
 
-    Nodes of graph-surgeon are equal when they do the same, and its lists of users remove the first equal one:
-    of two unnamed nodes in the branches of an If, the wrong one.
+    Nodes of graph-surgeon are equal if they compute the same, and its lists of users remove the first equal
+    one: of two unnamed nodes in the branches of an If, the wrong one.
     """
 
     doc_string: str = ""
@@ -66,7 +66,7 @@ class Node(gs.Node):
 
     @classmethod
     def adopt(cls, node: gs.Node) -> Node:
-        """Return the very node that graph-surgeon made as one of this class."""
+        """Turn a node of graph-surgeon into one of this class, in place; return it."""
         node.__class__ = cls
         return node
 
@@ -77,10 +77,10 @@ class Node(gs.Node):
 
 
 def info_of(graph: gs.Graph) -> ModelInfo:
-    """Return what is known of the model of a graph; nothing of a graph that was not loaded here."""
+    """Return the properties of a graph's model, empty for a graph that was not loaded here."""
     return graph.info if isinstance(graph, Graph) else ModelInfo()
 
 
 def source_files(graph: gs.Graph) -> list[Path]:
-    """Return the files that a graph was loaded from."""
+    """Return the files from which a graph was loaded."""
     return graph.source_files if isinstance(graph, Graph) else []

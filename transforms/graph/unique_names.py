@@ -1,7 +1,7 @@
-"""Names that are unique in a graph and all graphs nested in it, in models and in the results of passes.
+"""Make names unique in a graph and its nested graphs, in models and in results of passes.
 
-ONNX allows a body a name that a graph around it gives to a later tensor, and graph-surgeon takes the two
-for one. ONNX Runtime's fusions choose names that are unique within one graph only.
+ONNX allows a body to reuse a name that an enclosing graph gives to a later tensor, and graph-surgeon takes
+the two for one. ONNX Runtime's fusions choose names that are unique within one graph only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Renamer:
         self._made: set[str] = set()
 
     def rename(self, graph: onnx.GraphProto, outer: Mapping[str, str]) -> None:
-        """Rename the tensors that a graph defines, also in its bodies; ``outer``: new names around it."""
+        """Rename the tensors defined by a graph and its bodies; ``outer``: new names of enclosing graphs."""
         scope = dict(outer)
         scope |= {name: self._new(name, hides=name in outer) for name in dict.fromkeys(_defined(graph))}
         for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
@@ -45,17 +45,17 @@ class _Renamer:
 
 
 def rename_made(graph: onnx.GraphProto, names: walk.Names, *, reused: str) -> None:
-    """Give the tensors and nodes that a pass made unique names, in place, also in bodies.
+    """Give unique names to the tensors and nodes made by a pass, in place, also in bodies.
 
-    ``names`` are those that the model had before. A new name stays unless it is taken, or begins with
+    ``names`` are those of the model before the pass. A new name stays unless it is taken, or begins with
     ``reused``, the prefix of names that the pass would give again. A tensor of a body that would hide one of
-    a graph around it gets another name, new or not.
+    an enclosing graph gets another name, new or not.
     """
     _Renamer(names, "optimized", (reused,)).rename(graph, {})
 
 
 def rename_hiding(graph: onnx.GraphProto) -> None:
-    """Give each tensor of a body another name, in place, whose name a graph around the body gives, too."""
+    """Rename each tensor of a body whose name an enclosing graph also defines, in place."""
     if any(attribute.HasField("g") for node in graph.node for attribute in node.attribute):
         names = walk.Names()
         for inner in each_graph(graph):

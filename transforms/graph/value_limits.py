@@ -1,4 +1,4 @@
-"""Limits that no number of a tensor is beyond, whatever the inputs are, by the operator that makes it."""
+"""Limits on the values of a tensor for any inputs, from the operator that computes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Limits = tuple[float, float]
 NONE: Limits = (-math.inf, math.inf)
 
 LEVEL = frozenset({"Sigmoid", "HardSigmoid", "Tanh", "Softsign"})
-"""Functions of single numbers that are level beyond some number, or nearly."""
+"""Element-wise functions that are constant, or nearly, beyond some number."""
 
 _LIMITS: Mapping[str, Limits] = MappingProxyType(
     {
@@ -38,14 +38,14 @@ _KEPT = frozenset(
         *("MaxPool", "GlobalMaxPool", "GlobalAveragePool", "ReduceMax", "ReduceMin", "ReduceMean"),
     )
 )
-"""Operators whose numbers are some of those of their first input, or means of them."""
+"""Operators whose outputs are numbers of their first input, or means of them."""
 
 
 def limits_of(tensor: gs.Tensor, known_limits: dict[int, Limits] | None = None) -> Limits:
-    """Return the least and the greatest number that a tensor can hold; infinite where nothing is known.
+    """Return the least and the greatest value that a tensor can have; infinite where unknown.
 
-    ``known_limits``: those of tensors by their ids, to which this one is added; whoever asks for many tensors
-    in the order of their nodes need not go back through all of them each time.
+    ``known_limits``: limits by tensor id, which are extended by this one; calls for many tensors in the
+    order of their nodes need not go back through all of them each time.
     """
     known_limits = {} if known_limits is None else known_limits
     waiting, seen = [tensor], set[int]()
@@ -81,7 +81,7 @@ def rectifier_limits(node: gs.Node, constants: Constants) -> Limits | None:
 
 
 def _limit(node: gs.Node, index: int, name: str, default: float, constants: Constants) -> float | None:
-    """Return a limit of a Clip: an input since opset 11, an attribute before."""
+    """Return a limit of a Clip: an input since opset 11, before that an attribute."""
     if len(node.inputs) > index and not node.inputs[index].is_empty():
         return constants.scalar(node.inputs[index])
     return float(node.attrs.get(name, default))
@@ -97,7 +97,7 @@ def _made_by(node: gs.Node, tensor: gs.Tensor) -> Limits:
 
 
 def _is_swish(node: gs.Node) -> bool:
-    """Return whether a node multiplies a tensor with the Sigmoid of it."""
+    """Return whether a node multiplies a tensor by its own Sigmoid."""
     if node.op != "Mul":
         return False
     for tensor, other in (node.inputs, node.inputs[::-1]):

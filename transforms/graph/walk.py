@@ -1,4 +1,4 @@
-"""Walking a graph and the graphs nested in it: owners of constants, free names; a check that it is one."""
+"""Traverse a graph and its nested graphs; owners of constants, unused names."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def check_graph(graph: object) -> None:
     if isinstance(graph, gs.Graph):
         return
     is_path = isinstance(graph, str | PathLike)
-    given = f"the path '{graph}'" if is_path else f"a {type(graph).__name__}"
+    description = f"the path '{graph}'" if is_path else f"a {type(graph).__name__}"
     is_model = is_path or type(graph).__name__ == "ModelProto"
     hint = ": load it with transforms.model_io.load" if is_model else ""
-    raise TypeError(f"a graph of onnx_graphsurgeon is needed, not {given}{hint}")
+    raise TypeError(f"a graph of onnx_graphsurgeon is needed, not {description}{hint}")
 
 
 def reaches(graph: gs.Graph, opset: int, module: str) -> bool:
-    """Return whether a graph has the opset that a rewrite needs; if not, the log of its module says so."""
+    """Return whether a graph has the opset that a rewrite needs; if not, log it for the rewrite's module."""
     check_graph(graph)
     if graph.opset < opset:
         logging.getLogger(module).debug("needs opset %d, the graph has %d", opset, graph.opset)
@@ -33,13 +33,13 @@ def graphs(graph: gs.Graph) -> Iterator[gs.Graph]:
     check_graph(graph)
     yield graph
     for node in graph.nodes:
-        for value in node.attrs.values():  # as bodies() would, which takes twice the time
+        for value in node.attrs.values():  # the same as bodies(), in half the time
             if isinstance(value, gs.Graph):
                 yield from graphs(value)
 
 
 def bodies(node: gs.Node) -> Iterator[gs.Graph]:
-    """Yield the graphs that a node holds as attributes, in the order of the attributes."""
+    """Yield the graphs in a node's attributes, in their order."""
     return (value for value in node.attrs.values() if isinstance(value, gs.Graph))
 
 
@@ -50,11 +50,11 @@ def nodes(graph: gs.Graph) -> Iterator[gs.Node]:
 
 
 def tensors(graph: gs.Graph) -> dict[str, gs.Tensor]:
-    """Return the tensors of a graph by name, inputs first, the others in the order in which they are made."""
-    found = {tensor.name: tensor for tensor in graph.inputs}
+    """Return the tensors of a graph by name, inputs first, the others in the order of their nodes."""
+    by_name = {tensor.name: tensor for tensor in graph.inputs}
     for node in graph.nodes:
-        found |= {t.name: t for t in (*node.inputs, *node.outputs) if t.name}
-    return found | {tensor.name: tensor for tensor in graph.outputs}
+        by_name |= {t.name: t for t in (*node.inputs, *node.outputs) if t.name}
+    return by_name | {tensor.name: tensor for tensor in graph.outputs}
 
 
 def constants(graph: gs.Graph) -> Iterator[gs.Constant]:
@@ -71,7 +71,7 @@ def constants(graph: gs.Graph) -> Iterator[gs.Constant]:
 def constant_owners(graph: gs.Graph) -> dict[int, gs.Graph]:
     """Map ``id`` of each constant to its owner: the innermost graph that encloses all its uses.
 
-    graph-surgeon does not record where an initializer is stored. A weight that two branches of an If capture
+    graph-surgeon does not record where an initializer is stored. A weight captured by both branches of an If
     belongs to the graph around the If.
     """
     paths: dict[int, tuple[gs.Graph, ...]] = {}
@@ -79,8 +79,8 @@ def constant_owners(graph: gs.Graph) -> dict[int, gs.Graph]:
         inner = path[-1]
         for tensor in (*(t for node in inner.nodes for t in node.inputs), *inner.outputs):
             if isinstance(tensor, gs.Constant):
-                known = paths.get(id(tensor))
-                paths[id(tensor)] = path if known is None else _common(known, path)
+                enclosing = paths.get(id(tensor))
+                paths[id(tensor)] = path if enclosing is None else _common(enclosing, path)
     return {key: path[-1] for key, path in paths.items()}
 
 
@@ -105,12 +105,12 @@ def producer(tensor: gs.Tensor) -> gs.Node | None:
 
 
 def is_source(tensor: gs.Tensor) -> bool:
-    """Return whether no node makes a tensor: an input of its graph, or what is given."""
+    """Return whether no node computes a tensor: an input of its graph, a constant or an absent input."""
     return producer(tensor) is None
 
 
 def is_given(tensor: gs.Tensor) -> bool:
-    """Return whether a tensor is a constant, or an input of a node that is left out."""
+    """Return whether a tensor is a constant, or an omitted input of a node."""
     return isinstance(tensor, gs.Constant) or tensor.is_empty()
 
 
@@ -120,12 +120,12 @@ def way_to(
     passes: Callable[[gs.Node], bool],
     is_first: Callable[[gs.Node], bool] = lambda node: False,
 ) -> dict[int, gs.Node] | None:
-    """Return the nodes that make some tensors, by id, back to tensors that are a start.
+    """Return the nodes that compute some tensors, by id, back to start tensors.
 
-    None if a node has a part in it that neither ``passes`` nor ``is_first``, or an input that is not a start.
-    What a first node reads is not looked at.
+    None if it meets a node that neither ``passes`` nor ``is_first``, or an input that is not a start. The
+    inputs of a first node are not followed.
     """
-    found: dict[int, gs.Node] = {}
+    way: dict[int, gs.Node] = {}
     waiting = list(ends)
     while waiting:
         tensor = waiting.pop()
@@ -134,26 +134,26 @@ def way_to(
         node = producer(tensor)
         if node is None or not (is_first(node) or passes(node)):
             return None
-        if id(node) not in found:
-            found[id(node)] = node
+        if id(node) not in way:
+            way[id(node)] = node
             waiting += [] if is_first(node) else node.inputs
-    return found
+    return way
 
 
 def makers(tensors: Iterable[gs.Tensor], passes: Callable[[gs.Node], bool]) -> dict[int, gs.Node]:
-    """Return the nodes that make some tensors, by id, back to those that do not pass, without these."""
-    found: dict[int, gs.Node] = {}
+    """Return the nodes that compute some tensors, by id, back to nodes that do not pass, without these."""
+    passed: dict[int, gs.Node] = {}
     waiting = list(tensors)
     while waiting:
         node = producer(waiting.pop())
-        if node is not None and id(node) not in found and passes(node):
-            found[id(node)] = node
+        if node is not None and id(node) not in passed and passes(node):
+            passed[id(node)] = node
             waiting += node.inputs
-    return found
+    return passed
 
 
 def steps_to(tensor: gs.Tensor, passes: Callable[[gs.Node], bool]) -> Iterator[gs.Node]:
-    """Yield the nodes that make a tensor of one other and constants, from the last on, while they pass."""
+    """Yield the nodes that compute a tensor from a single other one and constants, last first."""
     while (node := producer(tensor)) is not None and passes(node):
         computed = computed_inputs(node)
         if len(computed) != 1:
@@ -163,20 +163,20 @@ def steps_to(tensor: gs.Tensor, passes: Callable[[gs.Node], bool]) -> Iterator[g
 
 
 def ancestors(tensor: gs.Tensor) -> set[int]:
-    """Return ``id`` of each tensor that a tensor depends on, also through bodies."""
+    """Return ``id`` of each tensor on which a tensor depends, also through bodies."""
     seen, waiting = set[int](), [tensor]
     while waiting:
         for node in waiting.pop().inputs:
-            ends = (one for body in bodies(node) for inner in graphs(body) for one in inner.outputs)
-            new = [one for one in (*reads(node), *ends) if id(one) not in seen]
-            seen.update(id(one) for one in new)
+            ends = (output for body in bodies(node) for inner in graphs(body) for output in inner.outputs)
+            new = [read for read in (*reads(node), *ends) if id(read) not in seen]
+            seen.update(id(read) for read in new)
             waiting += new
     return seen
 
 
 def computed_inputs(node: gs.Node) -> list[gs.Tensor]:
-    """Return the inputs of a node that nodes or inputs of the model make: no constants."""
-    return [one for one in node.inputs if not is_given(one)]
+    """Return the inputs of a node that are not constants."""
+    return [tensor for tensor in node.inputs if not is_given(tensor)]
 
 
 def reads(node: gs.Node) -> Iterator[gs.Tensor]:
@@ -193,7 +193,7 @@ def uses(tensor: gs.Tensor) -> list[tuple[gs.Node, int]]:
 
 
 def uses_beyond(tensor: gs.Tensor, goes_on: Callable[[gs.Node, int], bool]) -> Iterator[tuple[gs.Node, int]]:
-    """Yield the uses of a tensor, and those of what nodes make of it with which it goes on."""
+    """Yield the uses of a tensor, and those of the outputs of its users as long as ``goes_on`` holds."""
     waiting, seen = [tensor], set[int]()
     while waiting:
         for node, index in uses(waiting.pop()):
@@ -204,18 +204,18 @@ def uses_beyond(tensor: gs.Tensor, goes_on: Callable[[gs.Node, int], bool]) -> I
 
 
 def is_read_once(tensor: gs.Tensor) -> bool:
-    """Return whether one input of one node alone reads the tensor; its users are not listed."""
+    """Return whether a tensor has a single reader; its users are not enumerated."""
     return len(tensor.outputs) == 1
 
 
 def redirect(tensor: gs.Tensor, target: gs.Tensor) -> None:
-    """Make every node that reads the tensor read the target instead."""
+    """Make every reader of the tensor read the target instead."""
     for node, index in uses(tensor):
         node.inputs[index] = target
 
 
 def replace_output(node: gs.Node, tensor: gs.Tensor, target: gs.Tensor) -> None:
-    """Make the node produce the target in place of the tensor."""
+    """Make the node produce the target instead of the tensor."""
     node.outputs[[id(output) for output in node.outputs].index(id(tensor))] = target
 
 
@@ -235,10 +235,10 @@ def ends(graph: gs.Graph) -> set[int]:
 
 
 class Names:
-    """The tensor and node names of a whole model, from which unique and stable new ones are derived."""
+    """The tensor and node names of a whole model, from which unique and stable new names are derived."""
 
     def __init__(self, graph: gs.Graph | None = None) -> None:
-        """Collect the names in use, in nested graphs too: an inner name may not hide an outer one."""
+        """Collect all names, including those of nested graphs: an inner name may not hide an outer one."""
         self._taken: set[str] = set()
         for inner in () if graph is None else graphs(graph):
             self._add(inner.inputs)
@@ -252,7 +252,7 @@ class Names:
         self._taken.update(tensor.name for tensor in tensors)
 
     def is_free(self, name: str) -> bool:
-        """Return whether nothing in the model has the name."""
+        """Return whether the name is unused in the model."""
         return name not in self._taken
 
     def take(self, name: str) -> None:

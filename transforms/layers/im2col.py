@@ -24,9 +24,9 @@ _SAME = ("SAME_UPPER", "SAME_LOWER")
 
 @dataclass(frozen=True)
 class Im2colTables:
-    """The inputs that each output reads of an image: ``table`` [outputs, taps] of all axes.
+    """The inputs of an image that each output reads: ``table`` [outputs, taps] over all axes.
 
-    ``is_plain``: every output reads the one number at its own place. ``leaves``: some read beyond the image.
+    ``is_plain``: every output only reads the number at its place. ``leaves``: some read outside the image.
     """
 
     table: Table
@@ -52,40 +52,40 @@ class Im2colTables:
         return cls(table, size, is_plain, bool((table == NOTHING).any()))
 
     def take(self, flat: AnyArray, picked: NDArray[np.integer] | slice, outside: float) -> AnyArray:
-        """Return the inputs of the picked outputs, from images [C, B * ...], of shape [C, taps, R].
+        """Return the inputs of the picked outputs, from images [C, B * ...], in shape [C, taps, R].
 
-        ``outside`` is the value beyond an image. Plain outputs have one tap and no axis for it.
+        ``outside`` is the value outside an image. Plain outputs have one tap and no axis for it.
         """
         if self.is_plain:
             return columns(flat, picked)
         outputs = len(self.table)
         image, place = np.divmod(np.arange(flat.shape[1] // max(1, self.read) * outputs)[picked], outputs)
         index = self.table[place].T
-        found = flat.take(index + image * self.read, axis=1)  # NOTHING finds a number
+        taken = flat.take(index + image * self.read, axis=1)  # NOTHING also indexes some number
         if self.leaves:
-            found[:, index == NOTHING] = outside
-        return found
+            taken[:, index == NOTHING] = outside
+        return taken
 
 
 def columns(flat: AnyArray, picked: NDArray[np.integer] | slice) -> AnyArray:
-    """Return the picked columns; a slice gives a view, not a copy."""
+    """Return the picked columns; for a slice as a view."""
     return flat[:, picked] if isinstance(picked, slice) else flat.take(picked, axis=1)
 
 
 def _combined(axes: Sequence[Table], sizes: Sequence[int]) -> Table:
-    """Return the table of all axes together: outputs and taps in C order, inputs counted in C order."""
-    whole = np.zeros((1, 1), np.int64)
+    """Return the table over all axes: outputs and taps in C order, inputs counted in C order."""
+    combined = np.zeros((1, 1), np.int64)
     for table, size in zip(axes, sizes, strict=True):
-        outer, inner = whole[:, None, :, None], table[None, :, None, :]
+        outer, inner = combined[:, None, :, None], table[None, :, None, :]
         both = np.where((outer == NOTHING) | (inner == NOTHING), NOTHING, outer * size + inner)
-        whole = both.reshape(whole.shape[0] * table.shape[0], whole.shape[1] * table.shape[1])
-    return whole
+        combined = both.reshape(combined.shape[0] * table.shape[0], combined.shape[1] * table.shape[1])
+    return combined
 
 
 def _axis(op: str, attrs: Mapping[str, Any], axis: int, kernel: int, out_size: int, in_size: int) -> Table:
-    """Return the table of one axis, for a kernel and sizes of output and input along it.
+    """Return the table of one axis, for a kernel and the output and input sizes along it.
 
-    That of a transposed convolution is the inverse of the table that leads from its output to its input.
+    The table of a transposed convolution is the inverse of that from its output to its input.
     """
     names = ("strides", 1), ("dilations", 1), ("output_padding", 0)
     stride, dilation, extra = ((attrs.get(name) or [plain] * (axis + 1))[axis] for name, plain in names)

@@ -1,8 +1,7 @@
 """A layer as linear algebra: every dot product is y = W x for rows x of its inputs, in one or more groups.
 
-The numbers of a group of W are [N, S, C]: N outputs, S positions of a kernel (1 without one), C channels that
-are summed over. Rows have the same order, K = S * C numbers, with zeros where a kernel reaches beyond the
-input.
+The numbers of a group of W are [N, S, C]: N outputs, S positions of a kernel (1 without one), C channels of
+the sum. Rows have the same order, K = S * C numbers, with zeros where a kernel extends beyond the input.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ Rows = NDArray[np.integer]
 
 
 class UnsupportedLayer(ValueError):
-    """An unsupported layer; the message is the reason, worded to follow the layer's name."""
+    """An unsupported layer; the message is the reason, phrased to follow the layer's name."""
 
 
 @dataclass
 class LinearLayer(ABC):
-    """One layer: ``attrs`` of its node, ``shape`` of its weight and the index of that operand."""
+    """One layer: ``attrs`` of its node, ``shape`` of its weight and the operand index of the weight."""
 
     op: str
     attrs: dict[str, Any]
@@ -41,7 +40,7 @@ class LinearLayer(ABC):
     @property
     @abstractmethod
     def size(self) -> tuple[int, int, int, int]:
-        """Groups, outputs of a group, positions of the kernel, channels that are summed over."""
+        """Groups, outputs of a group, positions of the kernel, channels of the sum."""
 
     @property
     @abstractmethod
@@ -58,7 +57,7 @@ class LinearLayer(ABC):
 
     @property
     def gain(self) -> float:
-        """The factor of the product: alpha of a Gemm. The rows are multiplied by it."""
+        """The factor of the product: alpha of a Gemm. It is applied to the rows."""
         return float(self.attrs.get("alpha", 1.0)) if self.op == "Gemm" else 1.0
 
     @property
@@ -72,19 +71,19 @@ class LinearLayer(ABC):
 
     @abstractmethod
     def unpack(self, packed: AnyArray) -> AnyArray:
-        """Return the weight that ``pack`` turned into [G, N, S, C]."""
+        """Return the weight of a packed [G, N, S, C] array, the inverse of ``pack``."""
 
     @abstractmethod
     def count(self, made: Sequence[int]) -> int:
-        """Return the number of rows of an output of that shape."""
+        """Return the number of rows of an output with a shape."""
 
     @abstractmethod
     def rows(
         self, inputs: AnyArray, made: Sequence[int], picked: Rows | slice = slice(None), outside: float = 0
     ) -> AnyArray:
-        """Return rows of an input as [G, R, K], all or the picked ones, for an output of a shape.
+        """Return rows of an input as [G, R, K], all or the picked ones, for an output with a shape.
 
-        ``outside`` is the value that a kernel reads beyond the input.
+        ``outside`` is the value that a kernel reads outside the input.
         """
 
     @abstractmethod
@@ -92,17 +91,17 @@ class LinearLayer(ABC):
         """Return the outputs of these rows as [G, R, N]."""
 
     def weight_slope(self, rows: AnyArray, outputs: AnyArray) -> AnyArray:
-        """Return the sum over R of ``rows`` [G, R, K] times ``outputs`` [G, R, N], of the weight's shape."""
+        """Return the sum over R of ``rows`` [G, R, K] times ``outputs`` [G, R, N], in the weight's shape."""
         groups, numbers, positions, channels = self.size
         packed = outputs.transpose(0, 2, 1) @ rows
         return self.unpack(packed.reshape(groups, numbers, positions, channels))
 
     @abstractmethod
     def channel_shape(self, rank: int) -> tuple[int, ...]:
-        """Return the shape in which one number for each output broadcasts to an output of a rank."""
+        """Return the shape in which one number for each output broadcasts to an output with a rank."""
 
     def channels(self, axis: int | None) -> bool:
-        """Return whether a scale along an axis of the weight (None: one for all) is a scale per output.
+        """Return whether a scale along an axis of the weight (None: a single one) is a scale per output.
 
         Outputs of several groups may share one: see ``spread``.
         """
@@ -111,13 +110,13 @@ class LinearLayer(ABC):
     def spread(self, scale: AnyArray) -> AnyArray:
         """Return scales along the axis of outputs as one for each output, [G * N]; a scalar unchanged.
 
-        The matrices of a stack share them, and so do groups of a ConvTranspose.
+        The matrices of a stack share scales, and so do groups of a ConvTranspose.
         """
         return np.tile(scale, self.size[0]) if self.shares_scales and scale.ndim else scale
 
     @property
     def shares_scales(self) -> bool:
-        """Whether a scale along the axis of outputs is shared by an output of every group."""
+        """Whether outputs of all groups share a scale along the axis of outputs."""
         return self.size[0] > 1 and self.shape[self.output_axis] == self.size[1]
 
 
@@ -175,7 +174,7 @@ class _Convolution(LinearLayer):
 class _Product(LinearLayer):
     """Gemm and MatMul with a constant matrix on either side, MatMul also with a stack of matrices.
 
-    Each matrix of a stack is a group, together with the rows that it is multiplied by.
+    Each matrix of a stack is a group, together with the rows it is multiplied by.
     """
 
     @cached_property
@@ -220,12 +219,12 @@ class _Product(LinearLayer):
 
     def weight_slope(self, rows: AnyArray, outputs: AnyArray) -> AnyArray:
         if self._has_rows_of_outputs():
-            return super().weight_slope(rows, outputs)  # else in the memory layout of the weight
+            return super().weight_slope(rows, outputs)  # otherwise in the memory layout of the weight
         return (rows.transpose(0, 2, 1) @ outputs).reshape(self.shape)
 
     def channel_shape(self, rank: int) -> tuple[int, ...]:
         if not rank:
-            return ()  # of two vectors
+            return ()  # product of two vectors
         own = (-1, 1) if self._makes_columns(rank) else (-1,)
         if self.size[0] == 1:
             return own
@@ -241,7 +240,7 @@ class _Product(LinearLayer):
         return matrices if self._has_rows_of_outputs() else np.moveaxis(matrices, 1, 2)
 
     def _lead(self, made: Sequence[int]) -> tuple[int, ...]:
-        """Return the axes of an output before those of its matrices, or vectors if the data are a vector."""
+        """Return the axes of an output before its matrix axes, or vector axis if the data are a vector."""
         return tuple(made[: -1 if len(made) < len(self.shape) else -2])
 
     def _by_matrix(self, wide: AnyArray) -> AnyArray:
@@ -272,7 +271,7 @@ def _by_channel(tensor: AnyArray) -> AnyArray:
 def layer_of(node: gs.Node, shape: tuple[int, ...], index: int) -> LinearLayer:
     """Return the layer of a dot product with a weight of a shape as its operand ``index``.
 
-    Raises UnsupportedLayer for an empty weight, and for a convolution whose data are constant.
+    Raises UnsupportedLayer for an empty weight, and for a convolution with constant data.
     """
     if node.op in ("Conv", "ConvTranspose"):
         if index != 1:

@@ -1,4 +1,4 @@
-"""Layers of a quantized model whose weights can be tuned, each with its float counterpart."""
+"""Match layers of a quantized model whose weights can be tuned with those of the float model."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _OF_INTEGERS = frozenset(
     {"QLinearConv", "QLinearMatMul", "QGemm", "ConvInteger", "MatMulInteger", "MatMulIntegerToFloat"}
     | {"DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulNBits"}
 )
-"""Dot products with operators of their own for stored integers, of ONNX and of ONNX Runtime."""
+"""Integer dot products of ONNX and of ONNX Runtime with operators of their own."""
 
-_RENAMED = 2  # for an output of the model that is quantized, for an Add of tuning
+_RENAMED = 2  # by quantizing an output of the model, by an Add of tuning
 _LEAST_LIKENESS = 0.5
-"""Cosine between a float weight and its quantized form: rounding to 4 bits leaves 0.95, tuning less."""
+"""Least cosine between a float weight and its quantized form: rounding to 4 bits gives 0.95, tuning less."""
 
 
 def match_layers(
@@ -41,12 +41,12 @@ def match_layers(
 ) -> tuple[list[MatchedLayer], list[SkippedLayer]]:
     """Return the layers that can be tuned in execution order, and the skipped ones with reasons.
 
-    Layers that read one stored weight are joined, see :func:`transforms.layers.match_layers.join_users`.
+    Layers that read the same stored weight are joined, see :func:`transforms.layers.match_layers.join_users`.
 
     ``float_graph`` is the float model just before quantization: prepared, equalized and balanced. A layer is
-    found there by its name and operator, or by the name of its output, and must have a weight of the same
-    shape, of which the stored weight is a rounding. ``formats`` are those that the model was quantized to:
-    its block formats are tried on weights before any other.
+    found there by its name and operator, or by the name of its output, and must have a weight with the same
+    shape, of which the stored weight is a rounding. ``formats`` are those of the quantized model: its block
+    formats are tried on weights first.
     """
     finder = _Finder(float_graph, quantized_graph, candidate_formats(quantized_graph, formats))
     matched, left = [], []
@@ -71,7 +71,7 @@ def match_layers(
 def of_operators(
     layers: list[MatchedLayer], op_types: Sequence[str]
 ) -> tuple[list[MatchedLayer], list[SkippedLayer]]:
-    """Return the layers of operator types, and the skipped ones with the reason; all without types.
+    """Return the layers of operator types, and the skipped ones with the reason; without types all layers.
 
     Raises ValueError for an operator type without a layer, and if every weight is shared with other types.
     """
@@ -90,7 +90,7 @@ def of_operators(
     skipped = [
         SkippedLayer(user.name, user.node.op, _NOT_ASKED[user.node.op in op_types])
         for layer in layers
-        if not any(layer is kept for kept in asked)
+        if not any(layer is chosen for chosen in asked)
         for user in layer.users
     ]
     return asked, skipped
@@ -103,7 +103,7 @@ _NOT_ASKED = (
 
 
 class _Finder:
-    """Looks for counterparts in one float model."""
+    """Searches one float model for counterparts."""
 
     def __init__(self, float_graph: gs.Graph, quantized_graph: gs.Graph, formats: Sequence[Format]) -> None:
         self._graph, self._formats = quantized_graph, formats
@@ -135,7 +135,7 @@ class _Finder:
         numbers = self._weight(counterpart, index, weight)
         bias = bias_place(self._graph, node, layer)
         if bias is not None and bias.is_extra and weight.format.is_float:
-            bias = None  # the sum would be the only value of another type
+            bias = None  # the sum would be the only value with another type
         target, float_bias = self._target(counterpart, bias, layer)
         return MatchedLayer(
             name=_name(node),
@@ -150,14 +150,14 @@ class _Finder:
         )
 
     def _counterpart(self, node: gs.Node) -> gs.Node:
-        made = node.outputs[0].name
-        candidates = [self._by_name.get(node.name), self._by_output.get(made)]
+        output = node.outputs[0].name
+        candidates = [self._by_name.get(node.name), self._by_output.get(output)]
         for _ in range(_RENAMED):
-            made = made.removesuffix("_raw")
-            candidates.append(self._by_output.get(made))
-        for found in candidates:
-            if found is not None and found.op == node.op:
-                return found
+            output = output.removesuffix("_raw")
+            candidates.append(self._by_output.get(output))
+        for candidate in candidates:
+            if candidate is not None and candidate.op == node.op:
+                return candidate
         raise UnsupportedLayer("the float model has no layer of its name")
 
     def _weight(self, counterpart: gs.Node, index: int, stored: StoredConstant) -> NDArray[np.float32]:
@@ -177,19 +177,19 @@ class _Finder:
     def _target(
         self, counterpart: gs.Node, bias: Bias | None, layer: LinearLayer
     ) -> tuple[gs.Tensor, Float64Array]:
-        """Return the float tensor that is the layer's target, and the float bias in it."""
+        """Return the float tensor that is the layer's target, and the float bias that it includes."""
         groups, outputs = layer.size[:2]
         none = np.zeros((groups, outputs))
-        made = counterpart.outputs[0]
+        product = counterpart.outputs[0]
         if bias is None or bias.is_extra:
-            return made, none
+            return product, none
         if counterpart.op != "MatMul":
             added = dot_products.bias(counterpart)
-            return made, none if added is None else self._numbers(added, bias.gain, layer)
-        found = added_constant(made, self._constants)
-        if found is None:  # an earlier tuning added it
-            return made, none
-        node, index = found
+            return product, none if added is None else self._numbers(added, bias.gain, layer)
+        addition = added_constant(product, self._constants)
+        if addition is None:  # an earlier tuning added it
+            return product, none
+        node, index = addition
         return node.outputs[0], self._numbers(node.inputs[index], 1.0, layer)
 
     def _numbers(self, tensor: gs.Tensor, gain: float, layer: LinearLayer) -> Float64Array:
@@ -202,7 +202,7 @@ class _Finder:
 
 
 def _likeness(stored: NDArray[np.float32], values: NDArray[np.float32]) -> float:
-    """Return the cosine between two arrays, 1 if both are zeros."""
+    """Return the cosine between two arrays, 1 if both are zero."""
     a, b = stored.astype(np.float64).reshape(-1), values.astype(np.float64).reshape(-1)
     norms = np.linalg.norm(a) * np.linalg.norm(b)
     return float(a @ b / norms) if norms else float(np.array_equal(a, b))
@@ -217,15 +217,15 @@ def join_users(
 ) -> tuple[list[MatchedLayer], list[SkippedLayer]]:
     """Return one layer for each weight, in the place of its last user, and the skipped layers.
 
-    A weight keeps its numbers, and its layers are skipped, if it has another consumer: another operator, a
-    layer in ``left``, or one that uses it in another way (transposed, for example).
+    A weight stays unchanged, and its layers are skipped, if it has another consumer: another operator, a
+    layer in ``left``, or one that uses it differently (transposed, for example).
     """
     joined, skipped = list[MatchedLayer](), list(left)
     for key in reversed(list(dict.fromkeys(id(layer.weight.source) for layer in reversed(layers)))):
-        known = [layer for layer in layers if id(layer.weight.source) == key]
-        first, *rest = known
-        if not _has_all(known) or not all(_is_alike(first, user) for user in rest):
-            skipped += (SkippedLayer(user.name, user.node.op, f"its weight: {SHARED}") for user in known)
+        users = [layer for layer in layers if id(layer.weight.source) == key]
+        first, *rest = users
+        if not _has_all(users) or not all(_is_alike(first, user) for user in rest):
+            skipped += (SkippedLayer(user.name, user.node.op, f"its weight: {SHARED}") for user in users)
             continue
         for user in rest:
             user.weight = first.weight
@@ -235,9 +235,9 @@ def join_users(
 
 
 def _has_all(layers: list[MatchedLayer]) -> bool:
-    """Return whether their weight has no consumers but these layers."""
-    known = {(id(layer.node), layer.layer.index) for layer in layers}
-    return {(id(node), index) for node, index in walk.uses(layers[0].weight.tensors[-1])} == known
+    """Return whether the weight has no consumers besides these layers."""
+    of_layers = {(id(layer.node), layer.layer.index) for layer in layers}
+    return {(id(node), index) for node, index in walk.uses(layers[0].weight.tensors[-1])} == of_layers
 
 
 def _is_alike(layer: MatchedLayer, other: MatchedLayer) -> bool:

@@ -1,4 +1,4 @@
-"""A layer of a quantized model with its counterpart in the float model, and where its bias is or can be."""
+"""A layer of a quantized model with its float counterpart, and the place of its bias."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ROUNDING = ROUNDING | {"Clip"}
 
 @dataclass
 class Bias:
-    """The bias of a layer: ``stored`` is None if there is none yet, but can be.
+    """The bias of a layer: ``stored`` is None if there is none yet, but there can be.
 
-    ``node`` adds it by its input ``index``; ``gain`` is its factor. ``is_extra``: it needs one more node, an
+    ``node`` adds it as its input ``index``; ``gain`` is its factor. ``is_extra``: it needs another node, an
     Add after the MatMul that ``node`` is until then.
     """
 
@@ -38,9 +38,9 @@ class Bias:
 class MatchedLayer:
     """A layer of the quantized model with its float counterpart.
 
-    ``source`` is the tensor that the quantized layer reads, ``target`` the name of its float output, the bias
-    included if there is one. ``float_weight`` is [G, N, S, C], ``float_bias`` [G, N]. ``sharing_layers`` are
-    the other layers that read the same weight.
+    ``source`` is the tensor that the quantized layer reads, ``target`` the name of its float output,
+    including the bias if there is one. ``float_weight`` is [G, N, S, C], ``float_bias`` [G, N].
+    ``sharing_layers`` are the other layers that read the same weight.
     """
 
     name: str
@@ -70,10 +70,10 @@ class SkippedLayer:
 
 
 def bias_place(graph: gs.Graph, node: gs.Node, layer: LinearLayer) -> Bias | None:
-    """Return where the bias of a layer is or can be, or None if it cannot have one.
+    """Return the present or possible place of a layer's bias, or None if it cannot have one.
 
-    A MatMul can be followed by an Add unless one adds a constant already, and if the output's rank is known:
-    an Add of masks is none.
+    A MatMul can get an Add unless one already adds a constant, provided that the output's rank is known: an
+    Add of masks is not a bias.
     """
     if node.op != "MatMul":
         if layer.bias_gain == 0:
@@ -103,7 +103,7 @@ def bias_place(graph: gs.Graph, node: gs.Node, layer: LinearLayer) -> Bias | Non
 
 
 def _is_per_output(shape: tuple[int, ...], layer: LinearLayer, rank: int) -> bool:
-    """Return whether an array of a shape broadcasts to one number for each output."""
+    """Return whether an array with a shape broadcasts to one number for each output."""
     groups, outputs = layer.size[:2]
     if int(np.prod(shape)) == 1 and groups * outputs > 1:
         return False
@@ -111,13 +111,13 @@ def _is_per_output(shape: tuple[int, ...], layer: LinearLayer, rank: int) -> boo
         return shape == (groups * outputs,)
     wanted = np.empty(groups * outputs).reshape(layer.channel_shape(rank)).shape
     pairs = zip_longest(reversed(shape), reversed(wanted), fillvalue=1)
-    return all(own == other for own, other in pairs)
+    return all(size == other for size, other in pairs)
 
 
 def added_constant(
     tensor: gs.Tensor, constants: Constants, *, through: bool = False
 ) -> tuple[gs.Node, int] | None:
-    """Return the Add that alone reads a tensor, and its constant input, or None.
+    """Return the Add that is the only reader of a tensor, and its constant input, or None.
 
     ``through``: nodes that round the tensor may precede it, and the constant may be rounded, too.
     """

@@ -34,12 +34,12 @@ def unpack_scales(layer: LinearLayer, packed: AnyArray, block: int) -> AnyArray:
 
 
 def lay_out(layer: LinearLayer, packed: AnyArray, block: int) -> AnyArray:
-    """Return one number for each input, [G, N, K], of one for each block, [G, N, S * B]."""
+    """Repeat one number for each block, [G, N, S * B], for each of its inputs, [G, N, K]."""
     groups, outputs, positions, channels = layer.size
     wide = np.repeat(packed.reshape(groups, outputs, positions, -1), block, -1)[..., :channels]
     return wide.reshape(groups, outputs, -1)
 
 
 def _of_scales(layer: LinearLayer, block: int) -> LinearLayer:
-    """Return a layer like this whose weight are the scales; the size of a convolution is computed anew."""
+    """Return a layer whose weight are the scales; the size of a convolution is computed anew."""
     return replace(layer, shape=scale_shape(layer.shape, layer.sum_axis, block))

@@ -2,7 +2,7 @@
 
 Between a stored constant and its consumer there may be a node that dequantizes or widens it, or several that
 round float numbers to a grid in every run. Numbers of a block format are stored as floats; their format can
-only be detected from the numbers themselves.
+only be detected from the numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FLOAT_ROWS = {dtypes.BFLOAT16: "bfloat16", dtypes.FLOAT16: "float16"}
 class StoredConstant:
     """A constant and the ``dequant_nodes`` through which a node reads it, in order.
 
-    ``format`` is None for plain float32. Integers have a ``grid``; ``float_axis`` is that of block formats.
+    ``format`` is None for plain float32. Integers have a ``grid``; block formats a ``float_axis``.
     """
 
     source: gs.Constant
@@ -67,7 +67,7 @@ class StoredConstant:
         return None if self.grid is None else (self.grid.scale, self.grid.zero_point)
 
     def grid_with(self, parameters: QParams | None) -> Grid | None:
-        """Return the grid of integers with other scales and zero points, None for none."""
+        """Return the grid of integers with other scales and zero points, None if there are none."""
         if self.grid is None or parameters is None:
             return None
         return replace(self.grid, scale=parameters[0], zero_point=parameters[1])
@@ -84,26 +84,26 @@ class StoredConstant:
 
     @property
     def block(self) -> int:
-        """How many integers along the axis share a scale, 0 without such blocks."""
+        """The number of integers along the axis with the same scale, 0 without blocks."""
         return 0 if self.grid is None else self.grid.block_size
 
     @property
     def is_narrow(self) -> bool:
-        """Whether int8 weights keep off -128, which not every runtime takes."""
+        """Whether int8 weights avoid -128, which not every runtime accepts."""
         stored = load(self.source)
         return stored.dtype == np.int8 and stored.size > 0 and int(stored.min()) > np.iinfo(np.int8).min
 
     def values(self) -> Float32Array:
-        """Return the numbers that the constant stands for."""
+        """Return the numbers that the constant represents."""
         stored = load(self.source)
         if self.grid is None:
             return self._round(stored.astype(np.float32))
         return self.grid.dequantize(self.grid.quantize(stored) if stored.dtype == np.float32 else stored)
 
     def write(self, values: Float32Array, names: walk.Names, grid: Grid | None = None) -> None:
-        """Store other numbers, rounded to the grid, or to another one of integers.
+        """Store other numbers, rounded to the present grid or to a new one of integers.
 
-        A scale that other nodes read, too, is replaced by a copy.
+        A scale that other nodes also read is replaced by a copy.
         """
         if grid is not None:
             self._write_grid(grid, names)
@@ -154,28 +154,29 @@ class StoredConstant:
 def trace_constant(
     graph: gs.Graph, node: gs.Node, index: int, candidates: Sequence[Format], axis: int
 ) -> StoredConstant:
-    """Return the stored constant that a node reads as input ``index``; ``axis`` is that of blocks, if any.
+    """Return the stored constant that a node reads as input ``index``; ``axis``: of blocks, if any.
 
     ``candidates`` are the block formats to try for plain numbers, the coarsest first. Other nodes may read
-    it. Raises UnsupportedLayer unless it is a constant, not an output of the model, stored in a known way.
+    the constant. Raises UnsupportedLayer unless it is a constant, not an output of the model, stored in a
+    known way.
     """
-    known, nodes, tensor = Constants(graph), list[gs.Node](), node.inputs[index]
+    constants, nodes, tensor = Constants(graph), list[gs.Node](), node.inputs[index]
     while not isinstance(tensor, gs.Constant):
         producer = walk.producer(tensor)
         if producer is None or producer.op not in ROUNDING:
             raise UnsupportedLayer("it is computed")
         nodes.insert(0, producer)
         tensor = producer.inputs[0]
-    if known.shape(tensor) is None:
+    if constants.shape(tensor) is None:
         raise UnsupportedLayer("callers may replace it, since it is an input as well")
-    stored = _describe(tensor, nodes, candidates, axis, known)
-    if any(walk.is_output(one, graph) for one in stored.tensors):
+    stored = _describe(tensor, nodes, candidates, axis, constants)
+    if any(walk.is_output(passed, graph) for passed in stored.tensors):
         raise UnsupportedLayer("it is an output of the model, too")
     return stored
 
 
 def _describe(
-    source: gs.Constant, nodes: list[gs.Node], candidates: Sequence[Format], axis: int, known: Constants
+    source: gs.Constant, nodes: list[gs.Node], candidates: Sequence[Format], axis: int, constants: Constants
 ) -> StoredConstant:
     ops_of = [node.op for node in nodes]
     element = dtypes.element_type(source)
@@ -195,21 +196,24 @@ def _describe(
         return StoredConstant(source, nodes, ops.FORMATS[name])
     if len(nodes) > 2 or "Cast" in ops_of or (len(nodes) == 2 and ops_of[1] not in DEQUANTIZE):
         raise UnsupportedLayer("it is rounded more than once")
-    return _linear(source, nodes, known)
+    return _linear(source, nodes, constants)
 
 
-def _linear(source: gs.Constant, nodes: list[gs.Node], known: Constants) -> StoredConstant:
+def _linear(source: gs.Constant, nodes: list[gs.Node], constants: Constants) -> StoredConstant:
     last, shape = nodes[-1], tuple(source.shape)
     if not all(isinstance(tensor, gs.Constant) for tensor in last.inputs[1:]):
         raise UnsupportedLayer("its scale is computed")
-    grid = grid_of(last, known)
+    grid = grid_of(last, constants)
     if grid is not None:
         if not grid.block_size and grid.scale.ndim <= 1:
             return StoredConstant(source, nodes, grid.format, grid)
         if _has_blocks(grid, shape):
             grid = replace(grid, axis=(grid.axis or 0) % len(shape))
             return StoredConstant(source, nodes, grid.format, grid)
-    scale, zeros = load(last.inputs[1]), [load(one) for one in last.inputs[2:3] if not one.is_empty()]
+    scale, zeros = (
+        load(last.inputs[1]),
+        [load(zero_input) for zero_input in last.inputs[2:3] if not zero_input.is_empty()],
+    )
     kind = (zeros[0] if zeros else load(source)).dtype
     fmt = ops.FORMATS.get(str(kind))
     if not zeros or fmt is None or fmt.is_integer or scale.dtype != np.float32:
@@ -226,7 +230,7 @@ def _has_blocks(grid: Grid, shape: tuple[int, ...]) -> bool:
 
 
 def detect(values: NDArray[np.generic], candidates: Sequence[Format], axis: int) -> Format | None:
-    """Return the first format whose grid holds all the numbers, or None if none does."""
+    """Return the first format whose grid includes all the numbers, or None."""
     if values.dtype != np.float32 or not values.ndim or not values.size:
         return None
     axis = axis % values.ndim if -values.ndim <= axis < values.ndim else -1
@@ -238,15 +242,15 @@ def _holds(fmt: Format, values: NDArray[np.float32], axis: int) -> bool:
     """Return whether numbers are on a block format's grid.
 
     They are if the format leaves them unchanged, with one exception: MXINT8's lowest number, -2 * 2^E, would
-    raise its block to the exponent E + 1. So half of it is tested, which leaves the others unchanged.
+    raise its block to the exponent E + 1. So half of it is tested, which does not affect the others.
     """
     if np.array_equal(ops.quantize_dequantize(values, fmt, axis), values):
         return True
     if fmt.attributes.get("element_dtype") != "int8":
         return False
     is_lowest = (np.frexp(values)[0] == -0.5) & (values == -_largest_of_blocks(values, fmt.block, axis))
-    others = np.where(is_lowest, values / 2, values)
-    return bool(np.array_equal(ops.quantize_dequantize(others, fmt, axis), others))
+    halved = np.where(is_lowest, values / 2, values)
+    return bool(np.array_equal(ops.quantize_dequantize(halved, fmt, axis), halved))
 
 
 def _largest_of_blocks(values: NDArray[np.float32], block: int, axis: int) -> NDArray[np.float32]:
@@ -258,28 +262,28 @@ def _largest_of_blocks(values: NDArray[np.float32], block: int, axis: int) -> ND
 def candidate_formats(graph: gs.Graph, known: Sequence[Format] = ()) -> list[Format]:
     """Return the block formats that weights of a model may have, likely ones first.
 
-    Those that are known, those of the scheme that it was quantized with, those of its nodes, those of the
-    table; the coarsest of each first, since finer grids often hold the same numbers.
+    The order is: ``known`` formats, those of the model's scheme, those of its nodes, those of the table; the
+    coarsest of each first, since finer grids often include the same numbers.
     """
     scheme = recorded_scheme(graph)
-    own = [fmt for node in walk.nodes(graph) if (fmt := block_format_of(node))]
-    ranks = [known, scheme.named_formats if scheme else (), own, ops.FORMATS.values()]
-    found = [fmt for rank in ranks for fmt in sorted(rank, key=lambda fmt: fmt.bits) if fmt.block > 1]
-    return list({fmt.name: fmt for fmt in found}.values())
+    used = [fmt for node in walk.nodes(graph) if (fmt := block_format_of(node))]
+    ranks = [known, scheme.named_formats if scheme else (), used, ops.FORMATS.values()]
+    candidates = [fmt for rank in ranks for fmt in sorted(rank, key=lambda fmt: fmt.bits) if fmt.block > 1]
+    return list({fmt.name: fmt for fmt in candidates}.values())
 
 
 def weight_place(graph: gs.Graph, node: gs.Node, candidates: Sequence[Format]) -> tuple[int, StoredConstant]:
     """Return the index of a dot product's stored weight, and the weight; the second operand if both are.
 
-    Other nodes may read the same tensor, but not those that it is computed from. Raises UnsupportedLayer with
-    the reason if neither operand is such a weight.
+    Other nodes may read the same tensor, but not those before it. Raises UnsupportedLayer with the reason if
+    neither operand is such a weight.
     """
     reasons = []
     for index in (1, 0):
         rank = None if node.inputs[index].shape is None else len(node.inputs[index].shape)
         try:
             stored = trace_constant(graph, node, index, candidates, dot_products.sum_axis(node, index, rank))
-            if any(len(walk.uses(one)) > 1 for one in stored.tensors[:-1]):
+            if any(len(walk.uses(tensor)) > 1 for tensor in stored.tensors[:-1]):
                 raise UnsupportedLayer(SHARED)
             return index, stored
         except UnsupportedLayer as error:

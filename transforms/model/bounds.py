@@ -1,4 +1,4 @@
-"""What ONNX Runtime would read into more memory, or longer, than a file lets expect, or get wrong."""
+"""Check a file for what would take ONNX Runtime unexpected memory or time, or gives wrong results."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from transforms.model.read_model import ModelError, parse, read, tensors
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 PROTOBUF_LIMIT = (1 << 31) - (1 << 20)
-"""Bytes above which a model cannot be one protobuf message, with room for what surrounds the weights."""
+"""Bytes above which a model cannot be one protobuf message, with a margin for everything but weights."""
 
 
 _MOST_STEPS = 64
-"""Times of its stored bytes that a weight takes in all steps that make it, at most: 6 bits become some 16
+"""Largest ratio of a weight's bytes in all steps that decode it to its stored bytes: 6 bits become some 16
 arrays of four bytes."""
 
 
 class Bounds(NamedTuple):
-    """What a file comes to: bytes of its initializers in runs, optimizers that a session is to leave out.
+    """Results of checking a file: bytes of its initializers in runs, optimizers that a session must disable.
 
-    ``reread``: whether a session needs the model as :func:`reread` returns it: for weights that functions
-    made here decode, which nothing has counted, sparse tensors in functions, or data to which links in the
-    model's folder lead, which some versions of the runtime refuse.
+    ``reread``: whether a session needs the model as returned by :func:`reread`: because of weights decoded
+    by our functions, which were not counted, sparse tensors in functions, or links to data in the
+    model's folder, which some versions of the runtime refuse.
     """
 
     stored: int = 0
@@ -47,7 +47,7 @@ class Bounds(NamedTuple):
 
 
 def refuse_bomb(path: Path) -> Bounds:
-    """Raise ModelError, naming the file, for what local functions, sparse tensors or constants come to.
+    """Raise ModelError, naming the file, if local functions, sparse tensors or constants expand too much.
 
     Other errors of a file are left to the runtime; OSError if it cannot be opened.
     """
@@ -67,7 +67,7 @@ def refuse_bomb(path: Path) -> Bounds:
 
 
 def _has_data_elsewhere(model: onnx.ModelProto, path: Path) -> bool:
-    """Return whether data of a model lie where only a link in its folder leads to, or nowhere."""
+    """Return whether data of a model are only accessible through a link in its folder, or missing."""
     entries = (entry for tensor in tensors(model) for entry in tensor.external_data)
     locations = {entry.value for entry in entries if entry.key == "location"}
     files = [path.parent / location for location in locations]
@@ -75,7 +75,7 @@ def _has_data_elsewhere(model: onnx.ModelProto, path: Path) -> bool:
 
 
 def _refuse_constants(model: onnx.ModelProto, weights: Collection[str]) -> None:
-    """Raise ModelError for a model, which is changed, without its large weights that come to too much."""
+    """Raise ModelError for a model without its large weights, which is changed, if they expand too much."""
     light = graph_proto.inline(model)
     try:
         plain = onnx.shape_inference.infer_shapes(light)
@@ -85,10 +85,10 @@ def _refuse_constants(model: onnx.ModelProto, weights: Collection[str]) -> None:
 
 
 def reread(path: Path) -> tuple[onnx.ModelProto, dict[str, Weight]]:
-    """Return a model in a file without data of large weights, and those, packed ones as they are decoded.
+    """Return a model in a file without data of large weights, and these weights, packed ones decoded.
 
-    Sparse tensors are dense. Raises ModelError for what it cannot read, or what comes to too much, OSError if
-    it cannot be opened.
+    Sparse tensors become dense. Raises ModelError for what it cannot read, or what expands too much, OSError
+    if it cannot be opened.
     """
     file = read(path)
     with named(path, ModelError):
@@ -99,7 +99,7 @@ def reread(path: Path) -> tuple[onnx.ModelProto, dict[str, Weight]]:
 
 
 def _unpack(light: onnx.ModelProto, weights: dict[str, Weight]) -> None:
-    """Decode the packed weights of a light model, in place; ModelError for what it then comes to."""
+    """Decode the packed weights of a light model, in place; ModelError if they expand too much."""
     for coded in features.coded_in(function.domain for function in light.functions):
         coded.decode(light, weights)
     copy = onnx.ModelProto()
@@ -108,11 +108,11 @@ def _unpack(light: onnx.ModelProto, weights: dict[str, Weight]) -> None:
 
 
 def refuse_unreadable(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
-    """Raise ModelError for a light model whose file would be refused when it is read.
+    """Raise ModelError for a light model whose file would be refused on reading.
 
-    Only one with many weights is counted: what is made of a model has no other large constants than that.
+    Only a model with many weights is counted: others cannot have large constants that come from weights.
     """
-    stored = light.ByteSize() + sum(one.nbytes for one in weights.values())
+    stored = light.ByteSize() + sum(weight.nbytes for weight in weights.values())
     if stored <= constant_size.ALL // _MOST_STEPS:
         return
     copy = onnx.ModelProto()
@@ -124,49 +124,49 @@ def refuse_unreadable(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> 
 
 
 def bytes_in_runs(dtype: np.dtype, size: int) -> int:
-    """Return the bytes that so many numbers of a weight take when a model is open.
+    """Return the bytes of a weight with ``size`` elements in an open model.
 
-    The runtime computes in float32 with floats of 16 bits, and would make those of weights beforehand.
+    The runtime computes 16-bit floats in float32, and would convert weights in advance.
     """
     return size * (4 if dtype in _HALVES else dtype.itemsize)
 
 
 def _claimed(tensor: onnx.TensorProto) -> int:
-    """Return what an initializer takes when its model is open, 0 if it claims what none can."""
+    """Return the bytes of an initializer in an open model, 0 if its claim is impossible."""
     dtype = numpy_type(tensor.data_type)
     return bytes_in_runs(dtype, max(0, math.prod(tensor.dims))) if dtype else 0
 
 
 _RESHAPES_WRONGLY = "MatMulAddFusion"
-"""Puts a Reshape to a shape with 0 around a Gemm, in which 0 stands for the size of another axis."""
+"""Puts a Reshape to a shape with 0 around a Gemm, although 0 there means the size of another axis."""
 
 _ABORTS = "QDQPropagationTransformer"
-"""Ends the process where a body reads what nodes make of dequantized numbers that they move
+"""Crashes if a body reads outputs of moves of dequantized numbers
 (:mod:`transforms.requantize_captured`)."""
 
 _TRANSPOSES_ONE = ("TransposeOptimizer", "TransposeOptimizer_CPUExecutionProvider")
-"""Move a Transpose behind the QuantizeLinear that reads it, and leave it out there, where another node reads
-it in float: a Where then has numbers of two layouts."""
+"""Move a Transpose after the QuantizeLinear that reads it, and drop it where another node reads it in float:
+a Where then has inputs in two layouts."""
 
 
 def unsafe_optimizers(graph: onnx.GraphProto) -> list[str]:
-    """Return the optimizers, by their names, that a session on a model is to leave out.
+    """Return the names of the optimizers that a session on a model must disable.
 
-    Sizes are the declared and inferred ones: a size that is 0 only when the model runs does no harm.
+    Sizes are the declared and inferred ones: a size that is 0 only at run time does no harm.
     """
     graphs = list(each_graph(graph))
-    found = [_RESHAPES_WRONGLY] if any(0 in shape for inner in graphs for shape in _shapes(inner)) else []
+    unsafe = [_RESHAPES_WRONGLY] if any(0 in shape for inner in graphs for shape in _shapes(inner)) else []
     has_integers = any(node.op_type == "DequantizeLinear" for inner in graphs for node in inner.node)
-    found += [_ABORTS] if has_integers and len(graphs) > 1 else []
-    return [*found, *(_TRANSPOSES_ONE if has_integers and any(map(_forks_transposed, graphs)) else ())]
+    unsafe += [_ABORTS] if has_integers and len(graphs) > 1 else []
+    return [*unsafe, *(_TRANSPOSES_ONE if has_integers and any(map(_forks_transposed, graphs)) else ())]
 
 
 def _forks_transposed(graph: onnx.GraphProto) -> bool:
-    """Return whether a QuantizeLinear and another node read what a Transpose makes."""
-    made = {node.output[0] for node in graph.node if node.op_type == "Transpose"}
-    quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"} & made
-    others = (node for node in graph.node if node.op_type != "QuantizeLinear")
-    return bool(quantized) and any(name in quantized for node in others for name in node.input)
+    """Return whether a QuantizeLinear and another node read the output of a Transpose."""
+    transposed = {node.output[0] for node in graph.node if node.op_type == "Transpose"}
+    quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"} & transposed
+    other_nodes = (node for node in graph.node if node.op_type != "QuantizeLinear")
+    return bool(quantized) and any(name in quantized for node in other_nodes for name in node.input)
 
 
 def _shapes(graph: onnx.GraphProto) -> Iterator[list[int | None]]:

@@ -1,8 +1,7 @@
-"""The size of the constants that folding would make, by arithmetic.
+"""Compute the size of the constants that folding would create, without creating them.
 
-ONNX Runtime computes every node whose inputs are constant when a model is opened. Sizes come from shape
-inference; where a size hangs on values that inference does not follow, the few small nodes before it are
-run.
+ONNX Runtime computes every node with constant inputs when a model is opened. Sizes come from shape
+inference; if a size depends on values that inference does not follow, the few small nodes before it are run.
 """
 
 from __future__ import annotations
@@ -21,36 +20,36 @@ from transforms.model.model_error import ModelError
 from transforms.model.quiet_settings import compute
 
 LARGEST = 1 << 29
-"""Bytes of one constant: a mask of 8192 x 16384 in float32 still passes."""
+"""Bytes of one constant: a mask of 8192 x 16384 in float32 is still accepted."""
 
 ALL = 1 << 32
-"""Bytes of all constants of a model, which the runtime keeps, intermediate ones too, until all are made."""
+"""Bytes of all constants of a model, with intermediates, which the runtime keeps until all are computed."""
 
 GROWTH = 8
-"""A constant that is this many times what it is made from passes at any size: weights of one byte become
-float64."""
+"""Ratio to its inputs up to which a constant may have any size: weights of one byte become float64."""
 
 _SMALL = 1 << 20
-"""Bytes up to which values are computed to know a size: shapes and scalars need a few."""
+"""Bytes up to which values are computed to determine a size: shapes and scalars need few."""
 
 _OPEN = onnx.TypeProto.Tensor()
-_BEYOND = 1 << 62  # elements that no array has
+_BEYOND = 1 << 62  # more elements than any array has
 
 _GROWING = {
     **{"Range": (0, 1, 2), "ConstantOfShape": (0,), "Expand": (1,), "Tile": (1,), "OneHot": (1,)},
     **{"Pad": (1,), "Resize": (2, 3), "Upsample": (1,)},
 }
-"""Operators that make as much as they are told, and by which of their inputs."""
+"""Operators whose output size is given by values, and the inputs with these values."""
 
 _RESHAPING = {"Reshape": (1,), "Slice": (1, 2, 3, 4), "Squeeze": (1,), "Unsqueeze": (1,)}
 
 
 def count_constants(model: onnx.ModelProto, weights: Collection[str] = ()) -> int:
-    """Return how many elements the vectors of known length have that nodes read, each time that one is read.
+    """Return the total elements of vectors of known length that nodes read, each counted per read.
 
-    Raises ModelError, naming the node, when folding the constants of a model would take too much memory. The
-    model has no local functions, and shapes from an inference that follows no values: what that does with
-    long vectors takes memory of its own. ``weights`` are the inputs that are initializers without their data.
+    Raises ModelError, naming the node, if folding the constants of a model would take too much memory. The
+    model has no local functions, and its shapes come from inference that follows no values: with long
+    vectors that would take memory itself. ``weights`` are the inputs that stand for initializers without
+    data.
     """
     counted = _Constants(model)
     counted.limit = max(ALL, GROWTH * counted.add_initializers(model.graph, weights))
@@ -59,18 +58,18 @@ def count_constants(model: onnx.ModelProto, weights: Collection[str] = ()) -> in
 
 
 class _Constants:
-    """The constants seen so far, in this graph and those around it, and what they come to."""
+    """The constants found so far, in this graph and enclosing ones, and their total size."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.limit, self.vectors = ALL, 0
         self._model, self._bytes = model, 0
         self._makers: ChainMap[str, onnx.TensorProto | onnx.NodeProto | None] = ChainMap()
         """What makes each constant; None for one whose values are not there."""
-        self._places: dict[int, int] = {}  # of nodes, in the order of the model
+        self._places: dict[int, int] = {}  # of nodes, in the model's order
         self._types: ChainMap[str, onnx.TypeProto.Tensor] = ChainMap()
 
     def add_initializers(self, graph: onnx.GraphProto, weights: Collection[str] = ()) -> int:
-        """Take the initializers of a graph as constants; return their bytes."""
+        """Register the initializers of a graph as constants; return their bytes."""
         self._makers.update(dict.fromkeys(weights))
         for value in (*graph.value_info, *graph.output, *graph.input):
             self._types[value.name] = value.type.tensor_type
@@ -84,7 +83,7 @@ class _Constants:
         return sum(_num_bytes(self._types.get(name)) or 0 for name in names)
 
     def walk(self, graph: onnx.GraphProto) -> None:
-        """Count the constants that the nodes of a graph make, and the nodes of their bodies."""
+        """Count the constants computed by the nodes of a graph and of their bodies."""
         for node in graph.node:
             self._places[id(node)] = len(self._places)
             self.vectors += sum(map(self._vector_elements, node.input))
@@ -99,7 +98,7 @@ class _Constants:
                 self._add(node)
 
     def _vector_elements(self, name: str) -> int:
-        for types in self._types.maps:  # as its get() would, in a fifth of the time
+        for types in self._types.maps:  # the same as its get(), in a fifth of the time
             if name in types:
                 sizes = types[name].shape.dim
                 return max(sizes[0].dim_value, 0) if len(sizes) == 1 else 0
@@ -128,7 +127,7 @@ class _Constants:
             size = _num_bytes(self._types[name])
         if size is None and node.op_type in _GROWING:
             raise ModelError(f"{described} makes a constant whose size cannot be told beforehand")
-        size = size or 0  # of what it is made of, which was counted
+        size = size or 0  # of its inputs, which were counted
         if size > max(LARGEST, GROWTH * taken) and node.op_type != "Constant":
             raise ModelError(
                 f"{described} makes a constant of {size:,} bytes, at most {LARGEST:,} are computed"
@@ -141,23 +140,25 @@ class _Constants:
             )
 
     def _resolve(self, node: onnx.NodeProto, name: str) -> onnx.TypeProto.Tensor:
-        """Return the type of a constant that inference did not find, from the values that tell its size."""
+        """Return the type of a constant that inference left open, from the values that determine its size."""
         places = {**_GROWING, **_RESHAPING}.get(node.op_type, ())
         asked = [node.input[place] for place in places if place < len(node.input) and node.input[place]]
         arrays = self._values(asked)
         if node.op_type == "Range":
-            return _range_type([arrays.get(one, np.empty(0)) for one in asked])
-        known = [onnx.numpy_helper.from_array(array, one) for one, array in arrays.items()]
-        rest = [one for one in node.input if one in self._types and one not in arrays]
+            return _range_type([arrays.get(input_name, np.empty(0)) for input_name in asked])
+        tensors = [onnx.numpy_helper.from_array(array, input_name) for input_name, array in arrays.items()]
+        rest = [
+            input_name for input_name in node.input if input_name in self._types and input_name not in arrays
+        ]
         inputs = [onnx.ValueInfoProto(name=n, type=onnx.TypeProto(tensor_type=self._types[n])) for n in rest]
-        alone = self._part([node], known, [name], inputs)
+        alone = self._part([node], tensors, [name], inputs)
         try:
             return onnx.shape_inference.infer_shapes(alone).graph.output[0].type.tensor_type
         except onnx.shape_inference.InferenceError:
             return onnx.TypeProto.Tensor()
 
     def _values(self, names: list[str]) -> dict[str, np.ndarray]:
-        """Return the values of constants that are made of small ones; none if one of them is not."""
+        """Return the values of constants computed from small ones; empty if one of them is not."""
         nodes: dict[int, onnx.NodeProto] = {}
         stored: dict[str, onnx.TensorProto] = {}
         waiting = list(names)
@@ -180,7 +181,7 @@ class _Constants:
         ordered = sorted(nodes.values(), key=lambda node: self._places[id(node)])
         try:
             computed = compute(self._part(ordered, list(stored.values()), rest), rest)
-        except Exception:  # the runtime's share no narrower class; the model may be wrong anyway
+        except Exception:  # the runtime's exceptions share no narrower class; the model may be invalid anyway
             return stored_arrays
         for name, array in computed.items():
             self._makers[name] = onnx.numpy_helper.from_array(array, name)
@@ -200,7 +201,7 @@ class _Constants:
 
 
 def _range_type(arrays: list[np.ndarray]) -> onnx.TypeProto.Tensor:
-    """Return the type of a Range, also of arrays of one element, which the runtime takes for scalars."""
+    """Return the type of a Range, also for arrays of one element, which the runtime accepts as scalars."""
     if any(array.size != 1 for array in arrays) or not arrays[2].any():
         return onnx.TypeProto.Tensor()
     start, stop, step = (float(array.reshape(-1)[0]) for array in arrays)
@@ -225,4 +226,4 @@ def _num_bytes(kind: onnx.TypeProto.Tensor | None) -> int | None:
     if dims is None or kind is None:
         return None
     dtype = numpy_type(kind.elem_type)
-    return math.prod(dims) * (dtype.itemsize if dtype else 8)  # an unknown type: not smaller than any other
+    return math.prod(dims) * (dtype.itemsize if dtype else 8)  # an unknown type: the largest element

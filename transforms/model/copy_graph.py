@@ -1,4 +1,4 @@
-"""Copying a graph without its weights."""
+"""Copy a graph without its weights."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ Kind = TypeVar("Kind")
 def copy_graph(graph: gs.Graph) -> Graph:
     """Return a copy of a graph with the same nodes, names, types and shapes; the weights are shared.
 
-    Whoever changes a weight gives its tensor another array, here as everywhere.
+    To change a weight, assign another array to its tensor, here as everywhere.
     """
     copy = _Copier().graph(graph)
     return copy if isinstance(copy, Graph) else Graph.adopt(copy, ModelInfo())
 
 
 def take_over(graph: gs.Graph, other: gs.Graph) -> None:
-    """Make a graph, in place, what another is, which may not be used afterwards."""
+    """Replace the content of a graph, in place, by that of another, which may not be used afterwards."""
     graph.__dict__.clear()
     graph.__dict__.update(other.__dict__)
 
 
 class _Copier:
-    """Copies graphs, each tensor once, though bodies read those of the graphs around them."""
+    """Copies graphs, each tensor once, although bodies read tensors of enclosing graphs."""
 
     def __init__(self) -> None:
         self._tensors: dict[int, gs.Tensor] = {}
 
     def graph(self, graph: gs.Graph) -> gs.Graph:
-        """Return a copy of a graph; users of a tensor are in the order of the nodes."""
+        """Return a copy of a graph; the users of a tensor are in the order of the nodes."""
         copy = _alike(graph)
         copy.inputs = [self._tensor(tensor) for tensor in graph.inputs]
         copy.outputs = [self._tensor(tensor) for tensor in graph.outputs]
@@ -70,17 +70,17 @@ class _Copier:
 
 
 def _synchronized(owner: object, end: str, items: Iterable[gs.Tensor] = ()) -> SynchronizedList:
-    """Return the list that ``SynchronizedList(owner, end, items)`` does, in a third of the time."""
-    made = SynchronizedList.__new__(SynchronizedList)
-    made.parent_obj, made.field_name = owner, end
-    list.extend(made, items)
-    for item in made:
+    """Return the result of ``SynchronizedList(owner, end, items)``, in a third of the time."""
+    synchronized = SynchronizedList.__new__(SynchronizedList)
+    synchronized.parent_obj, synchronized.field_name = owner, end
+    list.extend(synchronized, items)
+    for item in synchronized:
         list.append(item.__dict__[end], owner)
-    return made
+    return synchronized
 
 
-def _alike(one: Kind) -> Kind:
-    """Return another object of the same class and state."""
-    copy = object.__new__(type(one))
-    copy.__dict__.update(one.__dict__)
+def _alike(original: Kind) -> Kind:
+    """Return another object with the same class and state."""
+    copy = object.__new__(type(original))
+    copy.__dict__.update(original.__dict__)
     return copy

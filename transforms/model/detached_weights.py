@@ -1,7 +1,7 @@
-"""Light models: large weights stay arrays, or lazy, beside a model in which they have no data.
+"""Light models: large weights are kept as arrays, possibly lazy, beside a model without their data.
 
-Whatever an onnx or ONNX Runtime pass has to see is the light model, so that its cost does not depend on the
-size of the weights. Sparse tensors become ordinary ones, which every later step can read.
+Passes of onnx and ONNX Runtime get the light model, so that their cost does not depend on the size of the
+weights. Sparse tensors become dense, which every later step can read.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from transforms.model.mapped_weights import copy_fields, is_heavy
 from transforms.model.model_error import ModelError
 
 MOST_BYTES = 1 << 28
-"""Bytes that all sparse tensors of a model may come to when dense, however few are stored."""
+"""Total bytes that all sparse tensors of a model may have when dense, however few are stored."""
 
 GROWTH = 1000
-"""Or so many times the bytes that are stored, if that is more: one value in a thousand is sparse enough."""
+"""The same as a multiple of the stored bytes, if that is more: one value in a thousand is sparse enough."""
 
 
 def split(
@@ -36,7 +36,7 @@ def split(
 ) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     """Return a copy of the model in which large weights are graph inputs, and their arrays by name.
 
-    Those in ``mapped`` have no data in the model.
+    Weights in ``mapped`` have no data in the model.
     """
     light = _without_initializers(model)
     sparse_to_dense(light)
@@ -56,23 +56,23 @@ def split(
 def hollow(model: onnx.ModelProto) -> set[str]:
     """Turn the large initializers of a model into graph inputs, in place; return their names.
 
-    They need not be readable. ModelError for sparse tensors that would be too large.
+    Their data need not be readable. ModelError for sparse tensors that would be too large.
     """
     refuse_large_sparse(sparse_tensors(model.graph.node, model.graph))
     inputs = {value.name for value in model.graph.input}
     large = [t for t in model.graph.initializer if external.uses_external_data(t) or is_heavy(t)]
     model.graph.input.extend(placeholder(tensor) for tensor in large if tensor.name not in inputs)
     names = {tensor.name for tensor in large}
-    kept = [tensor for tensor in model.graph.initializer if tensor.name not in names]
+    small = [tensor for tensor in model.graph.initializer if tensor.name not in names]
     del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
+    model.graph.initializer.extend(small)
     return names
 
 
 def as_inputs(light: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelProto:
-    """Return the light model with its initializers without data as graph inputs, for passes to see.
+    """Return the light model with its empty initializers as graph inputs, for passes.
 
-    Without any it is the model itself.
+    Without any it returns the model itself.
     """
     if not weights:
         return light
@@ -86,7 +86,7 @@ def as_inputs(light: onnx.ModelProto, weights: Collection[str]) -> onnx.ModelPro
 
 
 def as_initializers(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
-    """Make initializers without data of the graph inputs that are weights, in place."""
+    """Turn the graph inputs that are weights into empty initializers, in place."""
     inputs = [value for value in light.graph.input if value.name not in weights]
     del light.graph.input[:]
     light.graph.input.extend(inputs)
@@ -101,22 +101,22 @@ def _without_initializers(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def fill(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> None:
-    """Give the initializers of a light model their data."""
+    """Fill in the data of a light model's initializers."""
     for tensor in light.graph.initializer:
         if tensor.name in weights:
             tensor.raw_data = stored(weights[tensor.name]).tobytes()
 
 
 def placeholder(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
-    """Return a graph input of the name, type and shape of an initializer."""
+    """Return a graph input with the name, type and shape of an initializer."""
     return onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
 
 
 @contextmanager
 def without_data(graph: gs.Graph, hide: Callable[[gs.Constant], bool] | None) -> Iterator[dict[str, Weight]]:
-    """Let constants of the graph look empty to the exporter, and yield their arrays by name.
+    """Make constants of the graph look empty to the exporter, and yield their arrays by name.
 
-    They are those for which ``hide`` is true, by default the large ones.
+    These are the constants for which ``hide`` is true, by default the large ones.
     """
     hidden = [tensor for tensor in walk.constants(graph) if (hide or is_large)(tensor)]
     owners = walk.constant_owners(graph) if hidden else {}
@@ -133,12 +133,12 @@ def without_data(graph: gs.Graph, hide: Callable[[gs.Constant], bool] | None) ->
 
 def is_large(tensor: gs.Constant) -> bool:
     """Return whether a constant is kept out of light models."""
-    values = tensor._values  # `.values` would load what is lazy
+    values = tensor._values  # `.values` would load lazy values
     return isinstance(values, (np.ndarray, Computed)) and stored_bytes(values) >= LARGE
 
 
 def _array_of(tensor: gs.Constant) -> Weight:
-    """Return the array of a constant, in memory if it was none; what is computed stays so."""
+    """Return the array of a constant, loaded unless it is computed lazily."""
     values: Weight = tensor._values
     return values if isinstance(values, (np.ndarray, Computed)) else load_values(values)
 
@@ -149,12 +149,14 @@ def _empty(name: str, values: Weight) -> onnx.TensorProto:
 
 
 def sparse_to_dense(model: onnx.ModelProto) -> None:
-    """Replace sparse initializers and sparse values of Constant nodes by dense ones, in bodies and functions
-    too: ONNX Runtime 1.32 reads freed memory when it inlines a function with a sparse Constant.
+    """Replace sparse initializers and sparse values of Constant nodes by dense ones.
+
+    Bodies and functions are included: ONNX Runtime 1.32 reads freed memory when it inlines a function with a
+    sparse Constant.
 
     Indices are one number per value, counted in row-major order, or one row of coordinates per value. Raises
-    ModelError, naming tensor, index and limit, for indices outside of the tensor or that do not ascend, and,
-    before any is made, for tensors that would be too large together.
+    ModelError, naming tensor, index and limit, for indices that are out of range or not ascending and,
+    before any is converted, for tensors that would be too large together.
     """
     refuse_large_sparse(chain(sparse_tensors(model.graph.node, model.graph), sparse_in_functions(model)))
     _densify_graph(model.graph)
@@ -165,29 +167,29 @@ def sparse_to_dense(model: onnx.ModelProto) -> None:
 def sparse_tensors(
     nodes: Iterable[onnx.NodeProto], graph: onnx.GraphProto | None = None
 ) -> Iterator[tuple[str, onnx.SparseTensorProto]]:
-    """Yield every sparse tensor of a graph, of nodes and of the bodies in them, with a name for it."""
+    """Yield every sparse tensor of a graph, of nodes and of their bodies, with a label."""
     for sparse in graph.sparse_initializer if graph is not None else ():
         yield f"sparse initializer '{sparse.values.name}'", sparse
     for node in nodes:
         for attribute in node.attribute:
-            what = f"sparse attribute '{attribute.name}' of node '{node.name or ''.join(node.output[:1])}'"
+            label = f"sparse attribute '{attribute.name}' of node '{node.name or ''.join(node.output[:1])}'"
             if attribute.HasField("sparse_tensor"):
-                yield what, attribute.sparse_tensor
+                yield label, attribute.sparse_tensor
             for sparse in attribute.sparse_tensors:
-                yield what, sparse
+                yield label, sparse
             for body in (attribute.g, *attribute.graphs):
                 if body.node or body.sparse_initializer:
                     yield from sparse_tensors(body.node, body)
 
 
 def sparse_in_functions(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.SparseTensorProto]]:
-    """Yield every sparse tensor of the local functions of a model, with a name for it."""
+    """Yield every sparse tensor of the local functions of a model, with a label."""
     for function in model.functions:
         yield from sparse_tensors(function.node)
 
 
 def refuse_large_sparse(sparse_tensors: Iterable[tuple[str, onnx.SparseTensorProto]]) -> None:
-    """Raise ModelError, naming the tensor, when the tensors would be too large together when dense."""
+    """Raise ModelError, naming the tensor, if the tensors would be too large together when dense."""
     stored = dense = 0
     pairs = list(sparse_tensors)
     for described, sparse in pairs:
@@ -208,8 +210,8 @@ def refuse_large_sparse(sparse_tensors: Iterable[tuple[str, onnx.SparseTensorPro
 
 def _densify_graph(graph: onnx.GraphProto) -> None:
     for sparse in graph.sparse_initializer:
-        what = f"sparse initializer '{sparse.values.name}'"
-        graph.initializer.append(onnx.numpy_helper.from_array(_dense(sparse, what), sparse.values.name))
+        label = f"sparse initializer '{sparse.values.name}'"
+        graph.initializer.append(onnx.numpy_helper.from_array(_dense(sparse, label), sparse.values.name))
     graph.ClearField("sparse_initializer")
     _densify_constants(graph.node)
 
@@ -220,22 +222,22 @@ def _densify_constants(nodes: Iterable[onnx.NodeProto]) -> None:
             if attribute.HasField("g"):
                 _densify_graph(attribute.g)
             if attribute.HasField("sparse_tensor") and node.op_type == "Constant" and not node.domain:
-                what = f"sparse value of Constant '{node.name or ''.join(node.output[:1])}'"
-                dense = onnx.numpy_helper.from_array(_dense(attribute.sparse_tensor, what))
+                label = f"sparse value of Constant '{node.name or ''.join(node.output[:1])}'"
+                dense = onnx.numpy_helper.from_array(_dense(attribute.sparse_tensor, label))
                 attribute.CopyFrom(onnx.helper.make_attribute("value", dense))
 
 
-def _dense(sparse: onnx.SparseTensorProto, what: str) -> NDArray:
+def _dense(sparse: onnx.SparseTensorProto, label: str) -> NDArray:
     values = onnx.numpy_helper.to_array(sparse.values)
     dims = tuple(sparse.dims)
-    places = _places(what, dims, onnx.numpy_helper.to_array(sparse.indices), values)
+    places = _places(label, dims, onnx.numpy_helper.to_array(sparse.indices), values)
     dense = np.zeros(dims, values.dtype)
     dense.reshape(-1)[places] = values
     return dense
 
 
 def _places(described: str, dims: tuple[int, ...], indices: NDArray, values: NDArray) -> NDArray:
-    """Return where each value belongs, counted in row-major order."""
+    """Return the index of each value, counted in row-major order."""
     sizes, count = list(dims), values.size
     limits = [math.prod(sizes)] if indices.ndim == 1 else sizes
     if values.ndim != 1 or indices.shape not in ((count,), (count, len(sizes))) or indices.dtype.kind != "i":

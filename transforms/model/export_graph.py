@@ -1,7 +1,7 @@
-"""A graph as an ONNX model, field for field as graph-surgeon exports it, in a third of the time.
+"""Export a graph as an ONNX model, field for field like graph-surgeon, in a third of the time.
 
-Every message is made where it stays, types and attributes that recur are made once. What is rare,
-graph-surgeon exports itself.
+Messages are created in place; recurring types and attributes are created once. Rare cases are left to
+graph-surgeon.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter, dtype_to_onn
 from onnx_graphsurgeon.ir.tensor import SparseValues
 
 _PLAIN = "fiub"
-"""NumPy's own types of numbers, whose arrays are stored as they are."""
+"""NumPy's own number types, whose arrays are stored as they are."""
 
 _TENSOR = "tensor_type"
 
 
 def export_graph(graph: gs.Graph) -> onnx.ModelProto:
-    """Return the model that ``gs.export_onnx(graph, do_type_check=False)`` does."""
+    """Return the model that ``gs.export_onnx(graph, do_type_check=False)`` returns."""
     functions = [OnnxExporter.export_function(function) for function in graph.functions]
     model = onnx.helper.make_model(
         onnx.GraphProto(), functions=functions, opset_imports=update_import_domains(graph)
@@ -35,14 +35,14 @@ def export_graph(graph: gs.Graph) -> onnx.ModelProto:
 
 
 class _Exporter:
-    """Fills graphs, with the types and attributes that it has made so far."""
+    """Fills graph messages, with a cache of types and attributes."""
 
     def __init__(self) -> None:
         self._types: dict[tuple[int, tuple[object, ...] | None], onnx.TypeProto] = {}
         self._attributes: dict[tuple[str, object], onnx.AttributeProto] = {}
 
     def write(self, graph: gs.Graph, proto: onnx.GraphProto) -> None:
-        """Put nodes, initializers, inputs, outputs and types of a graph into an empty message."""
+        """Write nodes, initializers, inputs, outputs and types of a graph into an empty message."""
         proto.name = graph.name
         if graph.doc_string:
             proto.doc_string = graph.doc_string
@@ -92,22 +92,22 @@ class _Exporter:
 
 
 def _is_whole(value: Any) -> bool:
-    """Return whether an attribute is an integer, a text or integers: equal values are exported alike."""
+    """Return whether an attribute is an integer, a string or integers: equal values are exported alike."""
     kind = type(value)
     return kind in (int, str) or (kind is list and bool(value) and all(type(item) is int for item in value))
 
 
 def _tensors(graph: gs.Graph) -> dict[str, gs.Tensor]:
-    """Return what ``graph.tensors()`` does: a name's place is that of its first use, its tensor the last."""
-    found = {tensor.name: tensor for tensor in graph.inputs}
+    """Return the result of ``graph.tensors()``: names in order of first use, each with its last tensor."""
+    by_name = {tensor.name: tensor for tensor in graph.inputs}
     for node in graph.nodes:
         for tensor in node.inputs:
-            found[tensor.name] = tensor
+            by_name[tensor.name] = tensor
         for tensor in node.outputs:
-            found[tensor.name] = tensor
-    found |= {tensor.name: tensor for tensor in graph.outputs}
-    found.pop("", None)
-    return found
+            by_name[tensor.name] = tensor
+    by_name |= {tensor.name: tensor for tensor in graph.outputs}
+    by_name.pop("", None)
+    return by_name
 
 
 def _write_constant(tensor: gs.Constant, proto: onnx.GraphProto) -> None:
@@ -115,10 +115,12 @@ def _write_constant(tensor: gs.Constant, proto: onnx.GraphProto) -> None:
     if isinstance(values, SparseValues):
         proto.sparse_initializer.append(OnnxExporter.export_sparse_tensor_proto(tensor))
     elif type(values) is np.ndarray and values.dtype.kind in _PLAIN and tensor._export_dtype is None:
-        made = proto.initializer.add(name=tensor.name, data_type=_element(values.dtype), dims=values.shape)
-        made.raw_data = values.tobytes()
+        initializer = proto.initializer.add(
+            name=tensor.name, data_type=_element(values.dtype), dims=values.shape
+        )
+        initializer.raw_data = values.tobytes()
         if tensor.data_location is not None:
-            made.data_location = tensor.data_location
+            initializer.data_location = tensor.data_location
     else:
         proto.initializer.append(OnnxExporter.export_tensor_proto(tensor))
 

@@ -1,9 +1,8 @@
-"""From an ONNX model to a graph-surgeon graph and back, without loss and without copies of large weights.
+"""Convert an ONNX model to a graph-surgeon graph and back, without loss and without copies of large weights.
 
-graph-surgeon alone stores a captured weight once more in every body that captures it, and drops what is no
-part of the graph proper. What is kept of a model beside its graph is the matter of
-:mod:`transforms.model.metadata`, how large weights stay out of the way that of
-:mod:`transforms.model.detached_weights`.
+graph-surgeon alone stores a captured weight again in every body that captures it, and drops everything
+outside the graph proper. :mod:`transforms.model.metadata` keeps the latter,
+:mod:`transforms.model.detached_weights` keeps large weights out of the way.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ from transforms.model.tangles import refuse_tangles
 from transforms.model.tied_types import add_types
 
 _MOST_SIZES = 1 << 23
-"""Elements of vectors that shape inference may take for sizes: it needs some 40 bytes for each."""
+"""Elements of vectors that shape inference may treat as sizes: it needs some 40 bytes for each."""
 
 
 Compare = Callable[[onnx.ModelProto, onnx.ModelProto, Mapping[str, Weight]], list[str]]
-"""What holds a light model without local functions against the one with them, and returns notes."""
+"""Compares a light model that has no local functions with the one that has them, and returns notes."""
 
 
 def import_model(
@@ -66,24 +65,24 @@ def import_model(
 
     Initializers in ``mapped`` have no data in the model.
 
-    Local functions are inlined, for what is decided by operator schemas needs operators. An initializer
-    that is also a graph input (the rule in IR version 3) becomes a constant, and so do packed weights. Raises
+    Local functions are inlined, since decisions by operator schemas need operators. An initializer that is
+    also a graph input (the rule in IR version 3) becomes a constant, and so do packed weights. Raises
     ModelError for a model that inlining, sparse tensors or constants would make too large, or whose nodes
-    have no order, and what ``compare_inlined`` does, which gets models that have local functions.
+    have no order, and whatever ``compare_inlined`` raises, which is called for models with local functions.
     """
-    whole, weights = split(model, mapped)
-    clear_negative(whole)
-    for coded in features.coded_in(function.domain for function in whole.functions):
-        coded.decode(whole, weights)
-    light = inline(whole)
+    unpacked, weights = split(model, mapped)
+    clear_negative(unpacked)
+    for coded in features.coded_in(function.domain for function in unpacked.functions):
+        coded.decode(unpacked, weights)
+    light = inline(unpacked)
     refuse_tangles(light.graph)
     _write_default_axes(light.graph)
     inferred, notes = infer(light, weights)
     info = read_info(light)
     sparse = sum(1 for _ in sparse_tensors(model.graph.node, model.graph))
-    info.notes = notes + notes_on_left_out(model, _inlined(whole, light), sparse)
-    if light is not whole and compare_inlined is not None:
-        info.notes += compare_inlined(whole, inferred, weights)
+    info.notes = notes + notes_on_left_out(model, _inlined(unpacked, light), sparse)
+    if light is not unpacked and compare_inlined is not None:
+        info.notes += compare_inlined(unpacked, inferred, weights)
     return _import_inferred(inferred, weights, info)
 
 
@@ -98,8 +97,8 @@ def import_light(light: onnx.ModelProto, weights: dict[str, Weight], info: Model
 def inline(light: onnx.ModelProto) -> onnx.ModelProto:
     """Return a light model without local functions.
 
-    Those that stand for our operators are dropped, for their calls are the operators themselves. Raises
-    ModelError for functions that would make it too large.
+    Functions that stand for our operators are dropped, since their calls are the operators themselves.
+    Raises ModelError for functions that would make it too large.
     """
     if light.functions:
         from transforms.functions.attach_functions import drop_own
@@ -114,39 +113,39 @@ def inline(light: onnx.ModelProto) -> onnx.ModelProto:
     return onnx.inliner.inline_local_functions(write_defaults(light))
 
 
-def _inlined(whole: onnx.ModelProto, light: onnx.ModelProto) -> list[onnx.FunctionProto]:
+def _inlined(full: onnx.ModelProto, light: onnx.ModelProto) -> list[onnx.FunctionProto]:
     """Return the local functions of a model that its light form lacks."""
-    if not whole.functions:
+    if not full.functions:
         return []
     from transforms.model.local_functions import key_of
 
-    kept = set(map(key_of, light.functions))
-    return [function for function in whole.functions if key_of(function) not in kept]
+    remaining = set(map(key_of, light.functions))
+    return [function for function in full.functions if key_of(function) not in remaining]
 
 
 def infer(light: onnx.ModelProto, weights: Collection[str]) -> tuple[onnx.ModelProto, list[str]]:
     """Return a light model with one import per domain and all types and shapes that can be inferred.
 
-    Declared shapes that contradict them are cleared in ``light``, with a note for each. Raises ModelError for
-    constants that folding would make too large. Values of shapes are followed unless all sizes are known
-    without, or vectors are long, for inference takes each for the sizes of a tensor.
+    Declared shapes that contradict inference are cleared in ``light``, with a note for each. Raises
+    ModelError for constants that folding would make too large. Values of shapes are followed unless all
+    sizes are known without, or vectors are long, because inference treats each as the sizes of a tensor.
     """
     _unify_imports(light)
     rename_hiding(light.graph)
-    found, mended = infer_mended(light)
-    follow = count_constants(found, weights) <= _MOST_SIZES and not all_sizes_known(found.graph)
+    inferred, mended = infer_mended(light)
+    follow = count_constants(inferred, weights) <= _MOST_SIZES and not all_sizes_known(inferred.graph)
     if follow:
-        found = infer_types(light, data_prop=True)
-    if add_types(found):  # ranks tell those of what follows
-        found = infer_types(found, data_prop=follow)
-        add_types(found)
-    return found, mended
+        inferred = infer_types(light, data_prop=True)
+    if add_types(inferred):  # new ranks allow further inference
+        inferred = infer_types(inferred, data_prop=follow)
+        add_types(inferred)
+    return inferred, mended
 
 
 def inferred_shapes(graph: gs.Graph, feed: Mapping[str, np.ndarray]) -> dict[str, onnx.TypeProto.Tensor]:
-    """Return the types that follow from the nodes and the inputs of a graph, which have the shapes of a feed.
+    """Return the types inferred from the nodes of a graph and from inputs with the shapes of a feed.
 
-    Declared shapes of other tensors are left out, and so is what no shape is known of.
+    Declared shapes of other tensors are ignored; tensors without an inferred shape are left out.
     """
     light, weights = export_light(graph)
     model = as_inputs(light, weights)
@@ -155,8 +154,8 @@ def inferred_shapes(graph: gs.Graph, feed: Mapping[str, np.ndarray]) -> dict[str
         if value.name in feed:
             kind = value.type.tensor_type.elem_type
             value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, kind, feed[value.name].shape))
-    found = ((value.name, value.type) for value in infer(model, weights)[0].graph.value_info)
-    return {name: kind.tensor_type for name, kind in found if kind.tensor_type.HasField("shape")}
+    types = ((value.name, value.type) for value in infer(model, weights)[0].graph.value_info)
+    return {name: kind.tensor_type for name, kind in types if kind.tensor_type.HasField("shape")}
 
 
 def _import_inferred(light: onnx.ModelProto, weights: dict[str, Weight], info: ModelInfo) -> Graph:
@@ -183,7 +182,7 @@ def export_light(
 ) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     """Return the graph as a model whose large initializers have type and shape but no data, and their arrays.
 
-    Those are hidden for which ``hide`` is true, where it is given, and else the large ones.
+    Hidden are those for which ``hide`` is true, by default the large ones.
     """
     with _quiet(), without_data(graph, hide) as weights:
         model = export_graph(graph)
@@ -199,10 +198,10 @@ def export_light(
 
 
 def _write_default_axes(graph: onnx.GraphProto) -> None:
-    """Write the default axes of each MeanVarianceNormalization, in place, also inside bodies.
+    """Write the default axes of each MeanVarianceNormalization, in place, also in bodies.
 
-    From opset 13 on the operator is a function whose Constant holds the attribute, and onnx's checker refuses
-    the Constant of a node without it.
+    From opset 13 on the operator is a function whose Constant takes the attribute, and onnx's checker
+    rejects the Constant if the node lacks it.
     """
     for node in each_node(graph):
         is_one = node.op_type == "MeanVarianceNormalization" and node.domain in STANDARD_DOMAINS
@@ -231,9 +230,11 @@ def _unify_imports(model: onnx.ModelProto) -> None:
 
 
 def _forget_rare_types(graph: gs.Graph) -> None:
-    """Leave maps and optionals without a type: graph-surgeon exports them as tensors. Types of inputs and
-    outputs of the model are kept in its :class:`ModelInfo`, the others are inferred by whoever reads the
-    model."""
+    """Remove the types of maps and optionals, which graph-surgeon exports as tensors.
+
+    Types of the model's inputs and outputs are kept in its :class:`ModelInfo`; readers of the model infer
+    the others.
+    """
     for inner in walk.graphs(graph):
         for tensor in (*inner.inputs, *inner.outputs, *(t for node in inner.nodes for t in node.outputs)):
             if isinstance(tensor, gs.Variable) and tensor.type not in ("tensor_type", "sequence_type"):
@@ -241,7 +242,7 @@ def _forget_rare_types(graph: gs.Graph) -> None:
 
 
 def _store_constants_once(root: gs.Graph, proto: onnx.GraphProto) -> None:
-    """Move each captured initializer to the graph that it belongs to, and drop the copies in the bodies."""
+    """Move each captured initializer to the graph that owns it, and drop the copies in the bodies."""
     if all(inner is root for inner in walk.graphs(root)):
         return
     pairs = list(_pairs(root, proto))
@@ -259,11 +260,11 @@ def _store_constants_once(root: gs.Graph, proto: onnx.GraphProto) -> None:
 
 
 def _drop_foreign_values(graph: gs.Graph, proto: onnx.GraphProto) -> None:
-    """Drop the value_info of captured tensors: a body may declare only what it produces itself."""
-    own = {tensor.name for node in graph.nodes for tensor in node.outputs}
-    kept = [value for value in proto.value_info if value.name in own]
+    """Drop the value_info of captured tensors: a body may only declare tensors that it produces."""
+    produced = {tensor.name for node in graph.nodes for tensor in node.outputs}
+    declared = [value for value in proto.value_info if value.name in produced]
     del proto.value_info[:]
-    proto.value_info.extend(kept)
+    proto.value_info.extend(declared)
 
 
 def _pairs(graph: gs.Graph, proto: onnx.GraphProto) -> Iterator[tuple[gs.Graph, onnx.GraphProto]]:

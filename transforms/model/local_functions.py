@@ -1,9 +1,9 @@
-"""The local functions of a model: what inlining would make of them, and what has to be written out before.
+"""Local functions of a model: the size after inlining, and defaults that must be written before.
 
 A function that calls another ten times, which calls another ten times, is exponential in the size of its
-file: nodes and bytes are counted before. onnx's inliner knows nothing of defaults of attributes: what a call
-does not give is lost, and the operator inside takes the default of its own definition. It refuses functions
-of another opset than the model's.
+file: nodes and bytes are counted before. onnx's inliner does not know defaults of attributes: an attribute
+missing in a call is lost, and the inner operator takes the default of its own definition. It refuses
+functions with an opset that differs from the model's.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ MOST_NODES = 1 << 15
 """Nodes that inlining may add: more than the largest models have, and half a minute of work."""
 
 MOST_BYTES = 1 << 28
-"""Bytes that inlining may add: a function may hold weights, and every call gets a copy."""
+"""Bytes that inlining may add: a function may contain weights, and every call gets a copy."""
 
 MOST_LEVELS = 30
-"""Bodies in bodies: each takes three levels of protobuf, which reads 100."""
+"""Depth of nested bodies: each takes three levels of protobuf, which reads 100."""
 
 MOST_CALLS = 100
-"""Functions that call each other in a row, as many as onnx inlines."""
+"""Length of a chain of calls, as many as onnx inlines."""
 
 Key = tuple[str, str, str]
 """Domain, name and overload."""
 
 
 def key_of(function: onnx.FunctionProto) -> Key:
-    """Return what calls name a function by."""
+    """Return the key by which calls refer to a function."""
     return _key(function.domain, function.name, function.overload)
 
 
 def called(node: onnx.NodeProto) -> Key:
-    """Return the key of the function that a node calls, if there is one of it."""
+    """Return the key of the function that a node calls, if it exists."""
     return _key(node.domain, node.op_type, node.overload)
 
 
 def shown(key: Key) -> str:
-    """Return a key as users read it."""
+    """Return a key as text for users."""
     return "::".join(filter(None, key))
 
 
@@ -55,11 +55,11 @@ def _key(domain: str, name: str, overload: str) -> Key:
 
 
 def write_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model whose calls of local functions give every attribute that has a default.
+    """Return a model whose calls of local functions set every attribute that has a default.
 
-    It is the model itself if no function has defaults, else a copy. An attribute without a default that a
-    call does not give is absent, and so is one that refers to it: a call inside takes its own default there.
-    Such a call gets a copy of the function, an overload, in which no node refers to what is absent.
+    Returns the model itself if no function has defaults, else a copy. An attribute without a default that a
+    call does not set is absent, and so is one that refers to it: an inner call takes its own default there.
+    Such a call gets a copy of the function, an overload, in which no node refers to absent attributes.
     Functions must not call themselves.
     """
     if not any(function.attribute_proto for function in model.functions):
@@ -71,7 +71,7 @@ def write_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _Calls:
-    """The calls in a model and in the functions that they reach, which are bound in turn."""
+    """The calls in a model and in the functions they reach, which are bound in turn."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model = model
@@ -90,15 +90,15 @@ class _Calls:
             key = called(node)
             function = self._functions.get(key)
             if function is not None:
-                given = {attribute.name for attribute in node.attribute}
-                node.attribute.extend(a for a in function.attribute_proto if a.name not in given)
-                node.overload = self._overload(key, frozenset(function.attribute) - given)
+                present = {attribute.name for attribute in node.attribute}
+                node.attribute.extend(a for a in function.attribute_proto if a.name not in present)
+                node.overload = self._overload(key, frozenset(function.attribute) - present)
 
     def _overload(self, key: Key, absent: frozenset[str]) -> str:
-        """Return the overload to call where some attributes of a function are absent."""
-        known = self._overloads.get((key, absent))
-        if known is not None:
-            return known
+        """Return the overload to call if some attributes of a function are absent."""
+        bound = self._overloads.get((key, absent))
+        if bound is not None:
+            return bound
         function = self._functions[key]
         if absent:
             function = self._model.functions.add()
@@ -119,35 +119,35 @@ class _Calls:
 
 
 def _drop_references(function: onnx.FunctionProto, absent: frozenset[str]) -> None:
-    """Remove the attributes of nodes, in bodies too, that refer to absent attributes of their function."""
+    """Remove attributes of nodes, also in bodies, that refer to absent attributes of their function."""
     for node in nodes_in(function.node):
         for attribute in [a for a in node.attribute if a.ref_attr_name in absent]:
             node.attribute.remove(attribute)
 
 
 def align_opsets(model: onnx.ModelProto) -> None:
-    """Write the model's opsets into its local functions, in place, where they mean the same.
+    """Write the model's opsets into its local functions, in place, if they mean the same.
 
-    They do where the definition of every operator that a function has from ONNX changed nothing but types
-    between the two opsets. In another domain the function must have no nodes but calls of local functions. A
-    runtime takes the model's opset for all, too.
+    They do if the definition of every ONNX operator in a function changed only in types between the two
+    opsets. For another domain the function must not have nodes of it except calls of local functions.
+    Runtimes use the model's opset for all functions, too.
     """
     versions = {_domain(opset): opset.version for opset in model.opset_import}
-    known = {key_of(function) for function in model.functions}
+    functions = {key_of(function) for function in model.functions}
     for function in model.functions:
         for opset in function.opset_import:
             wanted = versions.get(_domain(opset), opset.version)
-            if opset.version != wanted and _means_the_same(function, opset, wanted, known):
+            if opset.version != wanted and _means_the_same(function, opset, wanted, functions):
                 opset.version = wanted
 
 
 def _means_the_same(
-    function: onnx.FunctionProto, opset: onnx.OperatorSetIdProto, wanted: int, known: set[Key]
+    function: onnx.FunctionProto, opset: onnx.OperatorSetIdProto, wanted: int, functions: set[Key]
 ) -> bool:
     operators = {
         node.op_type
         for node in nodes_in(function.node)
-        if _domain(node) == _domain(opset) and called(node) not in known
+        if _domain(node) == _domain(opset) and called(node) not in functions
     }
     if opset.domain not in STANDARD_DOMAINS:
         return not operators
@@ -155,14 +155,16 @@ def _means_the_same(
     return all(definition(op, low) is not None and not changes(op, low, high) for op in operators)
 
 
-def _domain(one: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
-    return "" if one.domain in STANDARD_DOMAINS else one.domain
+def _domain(entry: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
+    return "" if entry.domain in STANDARD_DOMAINS else entry.domain
 
 
 @dataclass
 class _Size:
-    """What nodes come to: nodes, bytes that calls add, bodies in bodies, calls in a row, and how often they
-    refer to attributes of the function around them."""
+    """Size of some nodes: nodes, bytes added by calls, depth of bodies, chain of calls.
+
+    ``references``: how often they refer to attributes of the enclosing function.
+    """
 
     nodes: int = 0
     bytes: int = 0
@@ -171,7 +173,7 @@ class _Size:
     references: int = 0
 
     def add(self, other: _Size, times: int = 1, deeper: int = 0) -> None:
-        """Count what is inside of these nodes, several times where it is copied."""
+        """Add the size of nested nodes, several times if they are copied."""
         self.nodes += times * other.nodes
         self.bytes += times * other.bytes
         self.references += times * other.references
@@ -189,7 +191,7 @@ def refuse_explosion(model: onnx.ModelProto) -> None:
     _refuse(_measure(model.graph.node, functions, sizes), "the graph")
 
 
-def _refuse(size: _Size, what: str) -> None:
+def _refuse(size: _Size, subject: str) -> None:
     for count, limit, unit in (
         (size.nodes, MOST_NODES, "nodes"),
         (size.bytes, MOST_BYTES, "bytes"),
@@ -198,7 +200,7 @@ def _refuse(size: _Size, what: str) -> None:
     ):
         if count > limit and size.calls:
             raise ModelError(
-                f"{what} comes to {count:,} {unit} when functions are inlined, at most {limit:,}"
+                f"{subject} comes to {count:,} {unit} when functions are inlined, at most {limit:,}"
             )
 
 
@@ -220,7 +222,7 @@ def _calls(function: onnx.FunctionProto) -> Iterator[Key]:
 def _measure(
     nodes: Iterable[onnx.NodeProto], functions: dict[Key, onnx.FunctionProto], sizes: dict[Key, _Size]
 ) -> _Size:
-    """Return the size of nodes; a call counts its attributes each time that the function refers to any."""
+    """Return the size of nodes; a call's attributes count for each reference in the function."""
     total = _Size()
     for node in nodes:
         function, body = functions.get(called(node)), sizes.get(called(node), _Size(nodes=1, references=1))

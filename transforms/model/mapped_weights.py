@@ -1,9 +1,9 @@
-"""Large weights stay in mapped files: they take no memory but page cache, and are never in one message.
+"""Keep large weights in mapped files: they take only page cache, and are never in one message.
 
-A protobuf message is the list of its fields, each with a tag, and the fields of messages inside also with
-their length. Read: fields of the model, its graph and its initializers are walked by their tags and lengths,
-and everything is handed on but large raw data of initializers, so that protobuf parses only the rest.
-Written: what protobuf itself would write, fields in the order of their numbers, with the weights one by one.
+A protobuf message is a list of fields, each with a tag, nested messages also with their length. Reading: the
+fields of the model, its graph and its initializers are walked by tags and lengths, and everything except
+large raw data of initializers is passed on, so that protobuf only parses the rest. Writing: the bytes that
+protobuf itself would write, fields in the order of their numbers, with the weights one by one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
 RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
-"""Numbers of the fields on the way to the large data of a model."""
+"""Numbers of the fields on the path to the large data of a model."""
 _LONGEST_VARINT = 10  # bytes
 
 _ARRAY_TYPE_NAMES = (
@@ -39,7 +39,7 @@ Piece = bytes | memoryview
 
 
 def copy_fields(source: Message, target: Message, is_chosen: Callable[[FieldDescriptor], bool]) -> None:
-    """Add those fields of a message that are set and chosen to an empty one of its type."""
+    """Copy the set and chosen fields of a message to an empty one of its type."""
     for field, value in source.ListFields():
         if not is_chosen(field):
             continue
@@ -53,7 +53,7 @@ def copy_fields(source: Message, target: Message, is_chosen: Callable[[FieldDesc
 
 @dataclass(frozen=True)
 class Place:
-    """Where the raw data of an initializer are: its number in the graph, and the bytes of the file."""
+    """The raw data of an initializer: its number in the graph, and its bytes in the file."""
 
     number: int
     begin: int
@@ -70,9 +70,9 @@ class _Field:
 
 
 def without_raw_data(content: memoryview, least: int) -> tuple[bytes, list[Place]]:
-    """Return the bytes of a model without raw data of initializers, and where those are.
+    """Return the bytes of a model without raw data of initializers, and the places of these.
 
-    Less than ``least`` bytes stay. Raises DecodeError for other bytes than a message, and for the
+    Data of less than ``least`` bytes stay. Raises DecodeError for bytes that are not a message, and for the
     groups of old versions of protobuf.
     """
     scan = _Scan(content, least)
@@ -86,7 +86,7 @@ class _Scan:
         self.places: list[Place] = []
 
     def model(self) -> bytes:
-        """Return the bytes without raw data, whose places are known then."""
+        """Return the bytes without raw data; afterwards their places are known."""
         return b"".join(self._parts(0, len(self._content), GRAPH, self._graph))
 
     def _graph(self, begin: int, end: int) -> bytes:
@@ -98,14 +98,14 @@ class _Scan:
         raw = [f for f in _fields(self._content, begin, end) if f.number == RAW_DATA and f.is_bytes]
         if all(field.end - field.content < self._least for field in raw):
             return bytes(self._content[begin:end])
-        self.places.append(Place(number, raw[-1].content, raw[-1].end))  # of several the last one counts
+        self.places.append(Place(number, raw[-1].content, raw[-1].end))  # the last of several counts
         borders = [begin, *(border for field in raw for border in (field.begin, field.end)), end]
         return b"".join(self._content[a:b] for a, b in zip(borders[::2], borders[1::2], strict=True))
 
     def _parts(
         self, begin: int, end: int, number: int, inner: Callable[[int, int], bytes]
     ) -> Iterator[bytes | memoryview]:
-        """Yield the bytes of a message, those of its fields of a number as ``inner`` makes them."""
+        """Yield the bytes of a message, with the fields of one number replaced by ``inner``."""
         for field in _fields(self._content, begin, end):
             if field.number == number and field.is_bytes:
                 made = inner(field.content, field.end)
@@ -136,7 +136,7 @@ def _fields(content: memoryview, begin: int, end: int) -> Iterator[_Field]:
 
 
 def _varint(content: memoryview, place: int, end: int) -> tuple[int, int]:
-    """Return a number in groups of seven bits, the lowest first, and the place after it."""
+    """Return a number in groups of seven bits, lowest first, and the place after it."""
     value = 0
     for count in range(_LONGEST_VARINT):
         if place + count >= end:
@@ -149,12 +149,12 @@ def _varint(content: memoryview, place: int, end: int) -> tuple[int, int]:
 
 
 def opening(number: int, length: int) -> bytes:
-    """Return the tag and the length in front of a field."""
+    """Return the tag and the length that precede a field."""
     return _written(number << 3 | _BYTES) + _written(length)
 
 
 def _written(value: int) -> bytes:
-    """Return a number in groups of seven bits, the lowest first; the top bit says that more follow."""
+    """Return a number in groups of seven bits, lowest first; the top bit means that more follow."""
     groups = bytearray()
     while value >= 128:
         groups.append(value & 127 | 128)
@@ -163,9 +163,9 @@ def _written(value: int) -> bytes:
 
 
 def pieces(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> Iterator[Piece]:
-    """Yield the bytes of a light model whose initializers have the data of the weights of their name.
+    """Yield the bytes of a light model whose initializers get the data of the weights with their names.
 
-    They are those that ``SerializeToString(deterministic=True)`` returns for the filled model.
+    They are the bytes that ``SerializeToString(deterministic=True)`` returns for the filled model.
     """
     graph = light.graph
     held = [weights.get(tensor.name) for tensor in graph.initializer]
@@ -202,7 +202,7 @@ def _tensor_bytes(tensor: onnx.TensorProto, weight: Weight | None) -> int:
 
 
 def _around(message: Message, number: int) -> tuple[bytes, bytes]:
-    """Return the bytes of the fields of a message before those of a number, and of those after them."""
+    """Return the bytes of a message's fields before those of a number, and of the fields after them."""
     before, after = type(message)(), type(message)()
     copy_fields(message, before, lambda field: field.number < number)
     copy_fields(message, after, lambda field: field.number > number)
@@ -210,7 +210,7 @@ def _around(message: Message, number: int) -> tuple[bytes, bytes]:
 
 
 def is_heavy(tensor: onnx.TensorProto) -> bool:
-    """Return whether a tensor claims to be large, of a type whose bytes are those of a NumPy array."""
+    """Return whether a tensor claims to be large, with a type whose bytes are those of a NumPy array."""
     if tensor.data_type not in _ARRAY_TYPES:
         return False
     return math.prod(tensor.dims) * _dtype(tensor).itemsize >= LARGE
@@ -219,7 +219,7 @@ def is_heavy(tensor: onnx.TensorProto) -> bool:
 def weight_at(content: NDArray[np.uint8], offset: int, tensor: onnx.TensorProto) -> Weight:
     """Return the array of a tensor whose bytes begin at an offset of a mapped file.
 
-    It is a view of the file, or, where NumPy could not read it in place, a copy each time it is needed.
+    It is a view of the file or, where NumPy cannot read it in place, a copy made at each use.
     """
     dtype, shape = _dtype(tensor), tuple(tensor.dims)
     raw = content[offset : offset + math.prod(shape) * dtype.itemsize]
@@ -229,9 +229,9 @@ def weight_at(content: NDArray[np.uint8], offset: int, tensor: onnx.TensorProto)
 
 
 def parse_in_place(content: NDArray[np.uint8]) -> tuple[onnx.ModelProto, dict[str, Weight]]:
-    """Return the model in the bytes of a file, and its large initializers where they are, by name.
+    """Return the model in the bytes of a file, and its large initializers in place, by name.
 
-    Those have no data in the model, which says that they are external. Raises DecodeError for other bytes.
+    These have no data in the model, which marks them as external. Raises DecodeError for other bytes.
     """
     model, view = onnx.ModelProto(), content.data
     light, places = without_raw_data(view, LARGE)
@@ -250,7 +250,7 @@ def parse_in_place(content: NDArray[np.uint8]) -> tuple[onnx.ModelProto, dict[st
 
 
 def unique_heavy(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
-    """Return the large initializers of a graph that share their name with no other."""
+    """Return the large initializers of a graph with unique names."""
     count = Counter(tensor.name for tensor in graph.initializer)
     return [tensor for tensor in graph.initializer if is_heavy(tensor) and count[tensor.name] == 1]
 

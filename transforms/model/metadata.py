@@ -1,7 +1,7 @@
-"""What graph-surgeon does not keep of a model, carried beside the graph and written back.
+"""Properties of a model that graph-surgeon drops, kept beside the graph and written back.
 
 Domain, version, documentation and metadata of the model; documentation and metadata of nodes; quantization
-annotations; the types of inputs and outputs that are not tensors; attributes of the rarer kinds.
+annotations; types of inputs and outputs other than tensors; rare kinds of attributes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LISTS = {
 
 
 def read_info(model: onnx.ModelProto) -> ModelInfo:
-    """Return what a model says of itself."""
+    """Return the properties of a model."""
     return ModelInfo(
         domain=model.domain,
         model_version=model.model_version,
@@ -41,7 +41,7 @@ def read_info(model: onnx.ModelProto) -> ModelInfo:
 
 
 def write_info(info: ModelInfo, model: onnx.ModelProto) -> None:
-    """Write the metadata back into a model; entries of tensors that are gone are left out."""
+    """Write the properties back into a model; entries of removed tensors are left out."""
     model.domain, model.model_version, model.doc_string = info.domain, info.model_version, info.doc_string
     onnx.helper.set_model_props(model, info.metadata)
     _write_entries(model.graph, info.graph_metadata)
@@ -56,7 +56,7 @@ def write_info(info: ModelInfo, model: onnx.ModelProto) -> None:
 
 
 def _write_declaration(before: onnx.ValueInfoProto, value: onnx.ValueInfoProto) -> None:
-    """Write back how an input or an output was declared."""
+    """Restore the declaration of an input or an output."""
     if before.type.WhichOneof("value") != "tensor_type":
         value.CopyFrom(before)
     elif _is_declared(before.type.tensor_type, value.type.tensor_type):
@@ -69,15 +69,15 @@ def _write_declaration(before: onnx.ValueInfoProto, value: onnx.ValueInfoProto) 
 
 
 def _is_declared(before: onnx.TypeProto.Tensor, now: onnx.TypeProto.Tensor) -> bool:
-    """Return whether a shape stays as it was declared: inference may have put numbers for symbols.
+    """Return whether a shape stays as declared: inference may have replaced symbols by numbers.
 
-    A later opset may tell that it was wrong.
+    A later opset may show that it was wrong.
     """
     return before.HasField("shape") and not (now.HasField("shape") and contradicts(before, now))
 
 
 def contradicts(one: onnx.TypeProto.Tensor, other: onnx.TypeProto.Tensor) -> bool:
-    """Return whether two shapes cannot both be right: another rank, or two sizes of an axis."""
+    """Return whether two shapes contradict each other: different ranks, or different sizes of an axis."""
     if not other.HasField("shape"):
         return False
     sizes, others = sizes_of(one) or [], sizes_of(other) or []
@@ -87,7 +87,7 @@ def contradicts(one: onnx.TypeProto.Tensor, other: onnx.TypeProto.Tensor) -> boo
 
 
 def tensor_types(kind: onnx.TypeProto) -> Iterator[onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor]:
-    """Yield the types of tensors in a type: its own, or those in a sequence, an optional or a map."""
+    """Yield the tensor types in a type: its own, or those in a sequence, an optional or a map."""
     held = kind.WhichOneof("value")
     if held in ("tensor_type", "sparse_tensor_type"):
         yield getattr(kind, held)
@@ -98,27 +98,27 @@ def tensor_types(kind: onnx.TypeProto) -> Iterator[onnx.TypeProto.Tensor | onnx.
 
 @contextmanager
 def without_binary(graph: onnx.GraphProto) -> Iterator[None]:
-    """Leave out attributes that graph-surgeon fails to read: strings whose bytes are not UTF-8.
+    """Remove attributes that graph-surgeon cannot read: strings that are not UTF-8.
 
-    An operator of an extension library may keep a whole file in one, as tokenizers do.
+    Operators of extension libraries may keep a whole file in one, as tokenizers do.
     """
     binaries = ((node, [a for a in node.attribute if not _is_text(a)]) for node in each_node(graph))
-    found = [(node, binary) for node, binary in binaries if binary]
-    for node, binary in found:
+    removed = [(node, binary) for node, binary in binaries if binary]
+    for node, binary in removed:
         for attribute in binary:
             node.attribute.remove(attribute)
     try:
         yield
     finally:
-        for node, binary in found:
+        for node, binary in removed:
             node.attribute.extend(binary)
 
 
 def attach_metadata(proto: onnx.GraphProto, graph: gs.Graph) -> None:
-    """Give each node what graph-surgeon does not keep, and drop what it cannot export again."""
-    for source, made in zip(proto.node, graph.nodes, strict=True):
-        node = Node.adopt(made)
-        if source.doc_string or source.metadata_props:  # each assignment to a node takes its time
+    """Attach to each node what graph-surgeon drops, and remove attributes that it cannot export again."""
+    for source, plain_node in zip(proto.node, graph.nodes, strict=True):
+        node = Node.adopt(plain_node)
+        if source.doc_string or source.metadata_props:  # assignments to nodes are slow
             node.doc_string = source.doc_string
             node.metadata = {entry.key: entry.value for entry in source.metadata_props}
         lost = [attribute for attribute in source.attribute if _is_lost(attribute)]
@@ -131,16 +131,16 @@ def attach_metadata(proto: onnx.GraphProto, graph: gs.Graph) -> None:
 
 
 def bodies_of(source: onnx.NodeProto, node: gs.Node) -> Iterator[tuple[onnx.GraphProto, gs.Graph]]:
-    """Yield the bodies of a node as they are in the proto and in the graph."""
+    """Yield the bodies of a node, paired in proto and graph."""
     for attribute in source.attribute:
         if isinstance(body := node.attrs.get(attribute.name), gs.Graph):
             yield attribute.g, body
 
 
 def restore_metadata(graph: gs.Graph, proto: onnx.GraphProto) -> None:
-    """Write back what each node has of it."""
+    """Write the kept properties of each node back."""
     for node, target in zip(graph.nodes, proto.node, strict=True):
-        target.doc_string = ""  # a field that is there, though it is empty
+        target.doc_string = ""  # a field that is present, though empty
         if isinstance(node, Node):
             target.doc_string = node.doc_string
             _write_entries(target, node.metadata)
@@ -150,14 +150,14 @@ def restore_metadata(graph: gs.Graph, proto: onnx.GraphProto) -> None:
 
 
 def _is_lost(attribute: onnx.AttributeProto) -> bool:
-    """Return whether graph-surgeon skips the attribute or fails at it: rare kinds, empty lists, no text."""
+    """Return whether graph-surgeon skips an attribute or fails on it: rare kinds, empty lists, not text."""
     if attribute.type not in _SURGEON_ATTRIBUTES or not _is_text(attribute):
         return True
     return attribute.type in _LISTS and not getattr(attribute, _LISTS[attribute.type])
 
 
 def _is_text(attribute: onnx.AttributeProto) -> bool:
-    """Return whether the strings of an attribute, if it has any, are UTF-8."""
+    """Return whether the strings of an attribute, if any, are UTF-8."""
     if attribute.type not in (onnx.AttributeProto.STRING, onnx.AttributeProto.STRINGS):
         return True
     try:
@@ -176,7 +176,7 @@ def _write_entries(target: onnx.GraphProto | onnx.NodeProto, entries: dict[str, 
 def notes_on_left_out(
     model: onnx.ModelProto, inlined: Sequence[onnx.FunctionProto], sparse: int
 ) -> list[str]:
-    """Return notes on what a model has and its graph will not.
+    """Return notes on parts of a model that its graph does not have.
 
     ``inlined`` are the functions that it loses, ``sparse`` is the number of sparse tensors.
     """
@@ -203,6 +203,8 @@ def _left_out(model: onnx.ModelProto, inlined: Sequence[onnx.FunctionProto]) -> 
         yield "metadata of bodies"
     if any(function.doc_string or function.metadata_props for function in inlined):
         yield "documentation and metadata of functions"
-    tensors = (one for graph in (model.graph, *bodies) for one in (*graph.initializer, *graph.value_info))
-    if any(one.doc_string or one.metadata_props for one in tensors):
+    tensors = (
+        tensor for graph in (model.graph, *bodies) for tensor in (*graph.initializer, *graph.value_info)
+    )
+    if any(tensor.doc_string or tensor.metadata_props for tensor in tensors):
         yield "documentation and metadata of tensors"

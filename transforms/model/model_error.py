@@ -8,4 +8,4 @@ class ModelError(ValueError):
 
 
 class NothingToDoError(ValueError):
-    """A model in which a job finds nothing to change: no error of it, and no file is written."""
+    """A model in which a job finds nothing to change: not an error of the model, and no file is written."""

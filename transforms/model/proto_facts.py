@@ -1,4 +1,4 @@
-"""What is known of the tensors of a model before it runs: shapes, element types, and the values of some."""
+"""Facts about the tensors of a model before it runs: shapes, element types, and some values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transforms.model.quiet_settings import compute
 Shape = tuple[int | None, ...]
 
 _MOST_NODES = 100
-"""Most nodes that are run for one value: sizes and scales take a handful."""
+"""Most nodes to run for one value: sizes and scales take a handful."""
 
 _SMALL = frozenset(
     (
@@ -24,12 +24,12 @@ _SMALL = frozenset(
         *("Reshape", "Round", "Shape", "Slice", "Sqrt", "Squeeze", "Sub", "Unsqueeze"),
     )
 )
-"""Operators that are run for a value: none of them makes much of little."""
+"""Operators to run for a value: none of them enlarges data much."""
 
 
 @dataclass
 class Facts:
-    """What one graph sees: its own tensors and those of the graphs around it, by name."""
+    """Tensors visible in one graph: its own and those of enclosing graphs, by name."""
 
     shapes: ChainMap[str, Shape] = field(default_factory=ChainMap)
     types: ChainMap[str, int] = field(default_factory=ChainMap)
@@ -37,8 +37,8 @@ class Facts:
     producers: ChainMap[str, NodeProto] = field(default_factory=ChainMap)
 
     def inside(self, graph: onnx.GraphProto) -> Facts:
-        """Return what a graph sees that lies in this one."""
-        inner = Facts(*(known.new_child() for known in vars(self).values()))
+        """Return the facts visible in a nested graph."""
+        inner = Facts(*(scope.new_child() for scope in vars(self).values()))
         for value in (*graph.input, *graph.output, *graph.value_info):
             inner._add(value)
         for tensor in graph.initializer:
@@ -57,7 +57,7 @@ class Facts:
             self.shapes[value.name] = tuple(sizes)
 
     def value(self, name: str, opset: int) -> np.ndarray | None:
-        """Return what a tensor always holds, as ONNX Runtime computes it; None where inputs decide."""
+        """Return the constant value of a tensor, computed by ONNX Runtime; None if it depends on inputs."""
         nodes: list[NodeProto] = []
         if not self._collect(name, nodes):
             return None
@@ -71,13 +71,13 @@ class Facts:
         )
         try:
             return np.asarray(compute(model, [name])[name])
-        except Exception:  # the runtime's exceptions share no narrower class; it has no value then
+        except Exception:  # the runtime's exceptions share no narrower class; the value stays unknown
             return None
 
     def _collect(self, name: str, nodes: list[NodeProto]) -> bool:
-        """Gather the nodes that make a tensor, in order; return whether inputs play no part.
+        """Collect the nodes that compute a tensor, in order; return whether it depends on no input.
 
-        A node waits a second time, as one that is ready, until what makes its inputs is there.
+        A node is queued a second time, as ready, after the producers of its inputs.
         """
         waiting: list[tuple[str, NodeProto | None]] = [(name, None)]
         seen, met = set[str](), 0
@@ -106,7 +106,7 @@ class Facts:
         return True
 
     def _known(self, name: str) -> np.ndarray | None:
-        """Return what a tensor holds that is a constant, or a shape without free sizes."""
+        """Return the value of a tensor that is a constant, or a shape without free sizes."""
         if name in self.constants:
             return self.constants[name]
         node = self.producers.get(name)
@@ -117,7 +117,7 @@ class Facts:
 
 
 def is_made_of_shapes(facts: Facts, name: str) -> bool:
-    """Return whether a tensor is made of constants and of the shapes of tensors alone."""
+    """Return whether a tensor only depends on constants and on shapes of tensors."""
     waiting, seen = [name], set[str]()
     while waiting:
         current = waiting.pop()
@@ -140,5 +140,5 @@ def attributes_of(node: NodeProto) -> dict[str, Any]:
 
 
 def constant(name: str, values: np.ndarray) -> NodeProto:
-    """Return a node that makes an array."""
+    """Return a node that outputs an array."""
     return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(values))

@@ -1,4 +1,4 @@
-"""Rewriting a graph in place by a pass over ``onnx.ModelProto`` that does not get large weights."""
+"""Rewrite a graph in place by a pass over ``onnx.ModelProto``, which does not see large weights."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def apply(
 ) -> None:
     """Replace the graph's content by the result of ``change``.
 
-    ``change`` gets a model in which large weights, or those of them for which ``hide`` is true, are graph
-    inputs of the same name, so that no pass folds, copies or serializes them, and returns a new model, or
-    None, which leaves the graph as it is.
+    ``change`` gets a model in which large weights, or weights for which ``hide`` is true, are graph inputs
+    with the same name, so that no pass folds, copies or serializes them. It returns a new model, or None to
+    leave the graph unchanged.
 
-    Inputs and outputs must keep their names. Operator sets that the pass imports without using them are
-    dropped, and documentation of nodes that it loses is restored by node name. Tensors in ``pin``, of the
-    outermost graph, are outputs while the pass is at work, so that no node is merged across them.
+    Inputs and outputs must keep their names. Operator sets that the pass imports without use are dropped,
+    and lost documentation of nodes is restored by node name. Tensors in ``pin``, of the outermost graph, are
+    outputs during the pass, so that no node is merged across them.
     """
     outputs = list(graph.outputs)
     graph.outputs = [*outputs, *pin]
@@ -56,7 +56,7 @@ def apply(
 
 
 def hidden_weights(graph: gs.Graph, model: onnx.ModelProto) -> dict[str, Weight]:
-    """Return the arrays of the graph that are inputs of the model that a pass gets."""
+    """Return the arrays of the graph that are inputs of the model passed to a pass."""
     hidden = {value.name for value in model.graph.input}
     return {t.name: t._values for t in walk.constants(graph) if t.name in hidden}
 

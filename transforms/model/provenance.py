@@ -1,4 +1,4 @@
-"""Where a model comes from: entries that the tools leave in its metadata, and hashes to tell models apart."""
+"""The origin of a model: entries that the tools leave in its metadata, and hashes that identify models."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def entries(tool: str, options: Mapping[str, object], source_sha256: str | None)
 
 
 def tool(metadata_props: Mapping[str, str]) -> str | None:
-    """Return the name of the tool that made the model, None where none of ours did."""
+    """Return the name of the tool that made the model, or None for a model not made by ours."""
     return metadata_props.get(PREFIX + "tool")
 
 
 def option(metadata_props: Mapping[str, str], name: str) -> object | None:
-    """Return an option that an earlier conversion recorded, or None."""
+    """Return an option recorded by an earlier conversion, or None."""
     try:
         return json.loads(metadata_props.get(PREFIX + "options", "{}")).get(name)
     except (ValueError, AttributeError):
@@ -37,7 +37,7 @@ def option(metadata_props: Mapping[str, str], name: str) -> object | None:
 
 
 def software() -> str:
-    """Return the versions that numbers depend on, which kept results are found again by."""
+    """Return the versions on which numbers depend, as a key for stored results."""
     return f"onnx-narrow {version()}, onnxruntime {onnxruntime.__version__}"
 
 

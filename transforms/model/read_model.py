@@ -1,4 +1,4 @@
-"""Reading an untrusted model file: all its claims about sizes and places are checked first."""
+"""Read an untrusted model file; all its claims about sizes and places are checked first."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _LARGEST_FILE = (1 << 31) - 1
 """Bytes of a protobuf message, and so of a model without its external data."""
 
 _MOST_DIMENSIONS, _MOST_ELEMENTS = 64, 1 << 59
-"""What NumPy can index, also of arrays without elements."""
+"""Limits of NumPy's indexing, also for empty arrays."""
 
 IN_PLACE = 1 << 26
-"""Bytes of a model's file from which large initializers stay in it, mapped."""
+"""Bytes of a model's file from which large initializers stay in the mapped file."""
 
 _SHARED = 16
-"""Tensors may share bytes of external data, but claim at most this many times the size of the files."""
+"""Ratio of bytes claimed by all tensors to the size of the files: tensors may share external data."""
 
 _HIGHEST_OPSET = (1 << 31) - 1
-"""Highest version of an operator set that the onnx package accepts, of any domain."""
+"""Highest version of an operator set that the onnx package accepts, in any domain."""
 
 _PACKED_BITS = {
     **dict.fromkeys(("INT4", "UINT4", "FLOAT4E2M1"), 4),
@@ -55,9 +55,9 @@ _PACKED_BITS = {
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model as it was read, the SHA-256 of its files, and those files.
+    """A model as read, the SHA-256 of its files, and these files.
 
-    Initializers in ``mapped`` have no data in the model, which says that they are external.
+    Initializers in ``mapped`` have no data in the model, which marks them as external.
     """
 
     model: onnx.ModelProto
@@ -67,9 +67,9 @@ class ModelFile:
 
 
 def parse(path: Path) -> onnx.ModelProto:
-    """Return the model in a file, of which nothing else is checked; of a large one without its large weights.
+    """Parse the model in a file without further checks; in a large file without its large weights.
 
-    Those have no data in it, which says that they are external. Raises DecodeError for another file, and
+    These have no data in the model, which marks them as external. Raises DecodeError for another file, and
     ModelError and OSError as :func:`read_bytes` does.
     """
     data = _content(path)
@@ -77,15 +77,15 @@ def parse(path: Path) -> onnx.ModelProto:
 
 
 def read(path: Path) -> ModelFile:
-    """Return the model in a file; large initializers in external data or a large file stay there, mapped.
+    """Return the model in a file; large initializers in external data or a large file stay mapped there.
 
-    Raises ModelError if the file is not an ONNX model, is cut short, or names external data that is missing,
-    not in its folder (:mod:`transforms.files.external_file`) or shorter than claimed; OSError if it cannot be
-    opened.
+    Raises ModelError if the file is not an ONNX model, is truncated, or names external data that are
+    missing, outside its folder (:mod:`transforms.files.external_file`) or shorter than claimed; OSError if
+    it cannot be opened.
     """
     with named(path, ModelError):
         data = _content(path)
-    with ThreadPoolExecutor(1) as beside:  # hashing needs no interpreter
+    with ThreadPoolExecutor(1) as beside:  # hashing releases the interpreter lock
         hashing = beside.submit(hashlib.sha256, data if isinstance(data, bytes) else data.data)
         try:
             model, inside = (_parsed(data), {}) if isinstance(data, bytes) else parse_in_place(data)
@@ -111,7 +111,7 @@ def read(path: Path) -> ModelFile:
 
 
 def _others(model: onnx.ModelProto, names: Container[str]) -> list[onnx.TensorProto]:
-    """Return every tensor of a model but the initializers of its graph that have one of the names."""
+    """Return every tensor of a model except the initializers of its graph with these names."""
     named_so = [tensor for tensor in model.graph.initializer if tensor.name in names]
     left_out = set(map(id, named_so))
     return [tensor for tensor in tensors(model) if id(tensor) not in left_out]
@@ -131,9 +131,9 @@ def _parsed(data: bytes) -> onnx.ModelProto:
 
 
 def check_opsets(model: onnx.ModelProto) -> None:
-    """Raise ModelError for an operator set that the onnx package does not know, also in functions.
+    """Raise ModelError for an operator set unknown to the onnx package, also in functions.
 
-    Of an opset of ONNX itself that is newer than the package, the meaning of operators is unknown.
+    In an ONNX opset newer than the package, the meaning of operators is unknown.
     """
     for opset in (one for owner in (model, *model.functions) for one in owner.opset_import):
         standard = opset.domain in ("", "ai.onnx")
@@ -145,7 +145,7 @@ def check_opsets(model: onnx.ModelProto) -> None:
 
 def read_bytes(path: Path) -> bytes:
     """Return the content of a model's file; ModelError for other files, OSError if it cannot be opened."""
-    if path.exists() and not path.is_dir():  # a folder raises what it has to
+    if path.exists() and not path.is_dir():  # opening a folder raises the appropriate error
         if not path.is_file():
             raise ModelError(f"'{path}' is not a regular file")
         size = path.stat().st_size
@@ -155,8 +155,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield every initializer and tensor attribute of a model, of its functions and of graphs nested in them,
-    and of sparse tensors the values and the indices."""
+    """Yield every initializer and tensor attribute of a model, its functions and nested graphs.
+
+    Of sparse tensors it yields the values and the indices.
+    """
     yield from _in_graph(model.graph)
     for function in model.functions:
         yield from _in_attributes(attribute for node in function.node for attribute in node.attribute)
@@ -190,9 +192,9 @@ def _of_sparse(found: Iterable[onnx.SparseTensorProto]) -> Iterator[onnx.TensorP
 def _read_external(
     model: onnx.ModelProto, path: Path, inside: Container[str]
 ) -> tuple[list[Path], dict[str, Weight]]:
-    """Return the files of external data and large initializers mapped from them; read all other tensors.
+    """Return the files of external data and large initializers mapped from them; load all other tensors.
 
-    Those ``inside`` the model's file are mapped already.
+    Tensors ``inside`` the model's file are already mapped.
     """
     outside = [t for t in _others(model, inside) if external.uses_external_data(t)]
     places = {id(tensor): _check_external(tensor, path) for tensor in outside}
@@ -206,8 +208,8 @@ def _read_external(
     contents = {file: map_file(file) for file in files if file.stat().st_size}
     heavy = [t for t in unique_heavy(model.graph) if id(t) in places]
     mapped = {t.name: weight_at(contents[places[id(t)]], _offset(t), t) for t in heavy}
-    kept = {id(tensor) for tensor in heavy}
-    for tensor in (tensor for tensor in outside if id(tensor) not in kept):
+    mapped_ids = {id(tensor) for tensor in heavy}
+    for tensor in (tensor for tensor in outside if id(tensor) not in mapped_ids):
         begin, content = _offset(tensor), contents.get(places[id(tensor)])
         end = begin + _claimed_bytes(tensor)
         tensor.raw_data = b"" if content is None else content[begin:end].tobytes()
@@ -221,7 +223,7 @@ def _offset(tensor: onnx.TensorProto) -> int:
 
 
 def _check_external(tensor: onnx.TensorProto, path: Path) -> Path:
-    """Return the file that holds the tensor's data, after checking that it can."""
+    """Return the file with the tensor's data, after checking that it contains them."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     described = f"external data '{location}' of tensor '{tensor.name}'"
@@ -241,7 +243,7 @@ def _check_external(tensor: onnx.TensorProto, path: Path) -> Path:
 
 
 def _check_size(tensor: onnx.TensorProto, path: Path) -> None:
-    """Refuse a tensor whose shape claims more or less data than the file holds."""
+    """Refuse a tensor whose shape claims more or fewer data than the file has."""
     claimed, held, unit = _claimed_bytes(tensor), len(tensor.raw_data), "bytes"
     if not tensor.HasField("raw_data"):
         claimed, held, unit = _claimed_entries(tensor), _entries(tensor), "numbers"
@@ -260,7 +262,7 @@ def _entries(tensor: onnx.TensorProto) -> int:
 
 
 def _claimed_entries(tensor: onnx.TensorProto) -> int:
-    """Return how many entries the typed fields must have: complex numbers take two, small types share."""
+    """Return how many entries the typed fields must have: complex numbers take two, small types share one."""
     if tensor.data_type == onnx.TensorProto.STRING:
         return _count(tensor)
     name = onnx.TensorProto.DataType.Name(tensor.data_type)

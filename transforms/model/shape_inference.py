@@ -1,4 +1,4 @@
-"""Types and shapes that follow from the nodes, and declared shapes that contradict them."""
+"""Infer types and shapes from the nodes, and find declared shapes that contradict them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from transforms.graph.rewire import STANDARD_DOMAINS
 from transforms.model.metadata import contradicts, tensor_types
 
 _KEEP_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
-"""Operators of which onnx infers nothing; their output has the type and shape of their first input."""
+"""Operators for which onnx infers nothing; their output has the type and shape of their first input."""
 
 
 def infer_types(model: onnx.ModelProto, *, data_prop: bool = False, strict: bool = False) -> onnx.ModelProto:
-    """Return what ``onnx.shape_inference.infer_shapes`` does, and also what GroupNormalization leads to.
+    """Return the result of ``onnx.shape_inference.infer_shapes``, extended across GroupNormalization.
 
-    For the time of inference an Identity stands for each node that keeps the shape.
+    During inference an Identity replaces each node that keeps the shape.
     ``strict`` raises onnx's InferenceError for a shape that contradicts the nodes.
     """
     nodes = list(each_node(model.graph))
@@ -36,18 +36,18 @@ def infer_types(model: onnx.ModelProto, *, data_prop: bool = False, strict: bool
 
 
 def all_sizes_known(graph: onnx.GraphProto) -> bool:
-    """Return whether every tensor of a graph has a size in all its dimensions, and no node has a body.
+    """Return whether every tensor of a graph has fixed sizes, and no node has a body.
 
-    Values of shapes, if inference followed them, would then tell nothing new.
+    Following values of shapes in inference would then add nothing.
     """
-    known = set[str]()
+    sized = set[str]()
     for value in (*graph.value_info, *graph.output, *graph.input):
         kind = value.type.tensor_type
         if not kind.HasField("shape") or not all(size.HasField("dim_value") for size in kind.shape.dim):
             return False
-        known.add(value.name)
+        sized.add(value.name)
     for node in graph.node:
-        if not known.issuperset(filter(None, node.output)) or any(a.HasField("g") for a in node.attribute):
+        if not sized.issuperset(filter(None, node.output)) or any(a.HasField("g") for a in node.attribute):
             return False
     return True
 
@@ -58,14 +58,15 @@ def _put_back(model: onnx.ModelProto, places: list[int], originals: list[onnx.No
         nodes[place].CopyFrom(original)
 
 
-_UNKNOWN = "unk__"  # the names that onnx's inference makes for lengths
+_UNKNOWN = "unk__"  # prefix of names that onnx's inference invents for lengths
 
 
 def infer_mended(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
     """Return a model with inferred types and shapes, and a note for each declared shape that was wrong.
 
-    Runtimes go by the nodes and only warn of such a shape, the full checker refuses the model. The shapes of
-    outputs and inner tensors that contradict inference are cleared in ``model`` itself; all others stay.
+    Runtimes follow the nodes and only warn about such a shape; the full checker rejects the model. The
+    shapes of outputs and inner tensors that contradict inference are cleared in ``model`` itself; all others
+    stay.
     """
     try:
         return infer_types(model, strict=True), []
@@ -75,10 +76,10 @@ def infer_mended(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
 
 
 def clear_negative(model: onnx.ModelProto) -> None:
-    """Make each declared size below zero unknown, as ONNX Runtime does.
+    """Clear each declared size below zero, as ONNX Runtime does.
 
-    Some exporters write -1 for a length that a model leaves open. onnx's inference computes with it, and the
-    sizes that it makes of a convolution of -1 rows are those of no input.
+    Some exporters write -1 for a free length. onnx's inference computes with it, and the sizes it derives
+    from a convolution of -1 rows are wrong for every input.
     """
     for graph in each_graph(model.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
@@ -111,7 +112,7 @@ def _clear_wrong(model: onnx.ModelProto) -> list[str]:
 
 
 def _declared(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
-    """Yield each declared tensor with a shape that a node of ONNX makes: of others nothing is inferred."""
+    """Yield each declared tensor with a shape that a standard node outputs: others have no inferred shape."""
     made = {name for node in graph.node if node.domain in STANDARD_DOMAINS for name in node.output}
     for value in (*graph.output, *graph.value_info):
         kind = value.type

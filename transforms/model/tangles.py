@@ -1,4 +1,4 @@
-"""Refusing graphs that no order of their nodes computes."""
+"""Refuse graphs whose nodes have no execution order."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from transforms.model.model_error import ModelError
 
 
 def refuse_tangles(graph: onnx.GraphProto) -> None:
-    """Raise ModelError, naming nodes and tensor, where nodes of a graph or of a body in it feed each other,
-    or two of them make the same tensor."""
+    """Raise ModelError if nodes of a graph or a body form a cycle, or two nodes have the same output.
+
+    The error names nodes and tensor.
+    """
     for node in graph.node:
         for body in bodies(node):
             refuse_tangles(body)
@@ -28,7 +30,7 @@ def _refuse_tangle(graph: onnx.GraphProto) -> None:
     before = {
         i: [makers[name] for name in _reads(node) if name in makers] for i, node in enumerate(graph.node)
     }
-    if all(maker < i for i, made in before.items() for maker in made):
+    if all(maker < i for i, sources in before.items() for maker in sources):
         return
     try:
         TopologicalSorter(before).prepare()
@@ -38,13 +40,13 @@ def _refuse_tangle(graph: onnx.GraphProto) -> None:
 
 
 def _reads(node: onnx.NodeProto) -> set[str]:
-    """Return the names that a node reads, except those that its bodies make themselves."""
+    """Return the names that a node reads, except those that its bodies define."""
     names = set(node.input)
     for body in bodies(node):
-        own = {value.name for value in (*body.input, *body.initializer)}
-        own |= {name for inner in body.node for name in inner.output}
+        defined = {value.name for value in (*body.input, *body.initializer)}
+        defined |= {name for inner in body.node for name in inner.output}
         inside = {name for inner in body.node for name in _reads(inner)}
-        names |= (inside | {value.name for value in body.output}) - own
+        names |= (inside | {value.name for value in body.output}) - defined
     return names
 
 

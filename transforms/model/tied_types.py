@@ -1,9 +1,9 @@
-"""Element types that operators without a schema leave open, told by the operators around them.
+"""Infer element types after operators without a schema from the operators around them.
 
-onnx infers nothing of operators that other domains define, nor of all that follows them. A schema ties the
-tensors of a node to one type: what is added to a float32 bias is float32 itself. Union-find over these ties
-(Tarjan, "Efficiency of a Good But Not Linear Set Union Algorithm", 1975) tells the types of all tensors that
-meet a known one.
+onnx infers nothing for operators of other domains, nor for anything after them. A schema ties the tensors of
+a node to one type: a tensor added to a float32 bias is itself float32. Union-find over these ties (Tarjan,
+"Efficiency of a Good But Not Linear Set Union Algorithm", 1975) gives the types of all tensors connected to
+a known one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _OF_RANK_3 = frozenset(
 """Operators of ONNX Runtime whose first output is [batch, tokens, hidden]."""
 
 _AS_INPUT = {"CausalConvWithState": 0, "GatedDeltaNet": 2}
-"""Operators of ONNX Runtime whose first output has the rank of an input, and which."""
+"""Operators of ONNX Runtime whose first output has the rank of an input, with the input's index."""
 
 
 def add_types(model: onnx.ModelProto) -> bool:
-    """Add the element types that ties tell of tensors without one; return whether ranks were added as well.
+    """Add the element types that ties imply for tensors without one; return whether ranks were added as well.
 
-    Ranks are those after attentions and convolutions of ONNX Runtime. Tensors of sequences, maps and
-    optionals, and tensors that are tied to two types, stay without.
+    Ranks are added after attentions and convolutions of ONNX Runtime. Tensors of sequences, maps and
+    optionals, and tensors tied to two types, stay without a type.
     """
     open_tensors = [name for graph in each_graph(model.graph) for name in _untyped(graph)]
     if not open_tensors:
@@ -44,13 +44,13 @@ def add_types(model: onnx.ModelProto) -> bool:
 
 
 def _untyped(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the outputs of nodes of whose type nothing is said."""
+    """Yield the outputs of nodes without a declared type."""
     known = {value.name for value in (*graph.value_info, *graph.output) if value.type.WhichOneof("value")}
     yield from (name for node in graph.node for name in node.output if name and name not in known)
 
 
 def _rank(node: onnx.NodeProto, ranks: Mapping[str, int]) -> int:
-    """Return the rank of what an operator of ONNX Runtime makes first, by those of tensors; 0 if unknown."""
+    """Return the rank of an ONNX Runtime operator's first output, given ranks of tensors; 0 if unknown."""
     if node.domain != RUNTIME_DOMAIN:
         return 0
     if node.op_type in _OF_RANK_3:
@@ -60,16 +60,16 @@ def _rank(node: onnx.NodeProto, ranks: Mapping[str, int]) -> int:
 
 
 class _Ties:
-    """Sets of tensors of one type. Tensors are numbers: a name is that of one graph and what it encloses."""
+    """Disjoint sets of tensors with one type. Tensors are numbers, since names are local to a graph."""
 
     def __init__(self, opsets: dict[str, int]) -> None:
         self._opsets = opsets
         self._parents: list[int] = []
-        self._types: list[int | None] = []  # None: of no type, or of two
+        self._types: list[int | None] = []  # None: no type, or two
         self._made: list[tuple[onnx.GraphProto, str, int, int]] = []
 
     def read(self, graph: onnx.GraphProto, outer: ChainMap[str, int]) -> ChainMap[str, int]:
-        """Tie the tensors of a graph, and of the bodies in it; return their numbers."""
+        """Tie the tensors of a graph and its bodies; return their numbers."""
         scope = outer.new_child()
         for tensor in graph.initializer:
             self._declare(scope, tensor.name, tensor.data_type)
@@ -92,7 +92,7 @@ class _Ties:
         return scope
 
     def write(self) -> bool:
-        """Say of each tensor in its graph what its set tells; return whether this gave it a rank."""
+        """Write the type of each set to its tensors in their graphs; return whether a rank was added."""
         ranked = False
         for graph, name, number, rank in self._made:
             kind = self._types[self._find(number)]
@@ -112,8 +112,8 @@ class _Ties:
     def _tie_node(self, node: onnx.NodeProto, scope: ChainMap[str, int]) -> None:
         domain = "" if node.domain in STANDARD_DOMAINS else node.domain
         operator = node.op_type, domain, self._opsets.get(domain, 1)
-        found = find_schema(*operator) or runtime_schema(*operator)
-        variables = ((), ()) if found is None else type_variables(found)
+        schema = find_schema(*operator) or runtime_schema(*operator)
+        variables = ((), ()) if schema is None else type_variables(schema)
         first: dict[str, int] = {}
         for names, kinds in zip((node.input, node.output), variables, strict=True):
             for index, name in enumerate(names):

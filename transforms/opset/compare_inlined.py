@@ -1,4 +1,4 @@
-"""A check of inlining: a model without its local functions computes the same as with them."""
+"""Check that inlining local functions does not change what a model computes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _UNCHECKED = "Inlining of local functions not checked by a run"
 def compare_inlined(
     before: onnx.ModelProto, after: onnx.ModelProto, weights: Mapping[str, Weight]
 ) -> list[str]:
-    """Run a light model with local functions, and what inlining made of it; return notes for the user.
+    """Run a light model with local functions and its inlined form; return notes for the user.
 
-    There is one if the models could not be compared, with the reason: they are as large, as slow or as
-    peculiar as :func:`transforms.runtime.compare_runs.why_not_compared` says. Raises ModelError naming the
-    output that differs by more than rounding, and the functions.
+    There is a note, with the reason, if the models could not be compared: because of size, time or
+    peculiarities, as returned by :func:`transforms.runtime.compare_runs.why_not_compared`. Raises ModelError
+    naming the output that differs by more than rounding, and the functions.
     """
     for function in before.functions:
         if function.domain in (DOMAIN, AMD_DOMAIN) and function.name in TWINS:

@@ -1,9 +1,9 @@
-"""Changes of operator definitions over which an opset may be raised.
+"""Changes of operator definitions across which an opset may be raised.
 
-An operator gets a new definition in an opset; most only add element types, which is seen from the schemas of
-the onnx package. Any other change must be in :data:`CHECKED`, with the reason why every node keeps its
-meaning, or be handled by a rule (:mod:`transforms.opset.rules`): all others are refused. The tests compare
-every entry with ONNX Runtime, before and after the raise.
+An operator may get a new definition in an opset; most only add element types, which the schemas of the onnx
+package show. Any other change must be in :data:`CHECKED`, with the reason why every node keeps its meaning,
+or be handled by a rule (:mod:`transforms.opset.rules`): all others are refused. The tests compare every
+entry with ONNX Runtime, before and after the raise.
 """
 
 from __future__ import annotations
@@ -71,4 +71,4 @@ CHECKED: dict[tuple[str, int], str] = {
 """Why a raise keeps the meaning of every node, by operator and the opset that changed its definition."""
 
 ADDED = frozenset(key for key, why in CHECKED.items() if why.startswith((_DEFAULT, _OPTIONAL)))
-"""Changes that leave the older definition a part of the new one."""
+"""Changes after which the old definition is part of the new one."""

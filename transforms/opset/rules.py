@@ -18,21 +18,21 @@ from transforms.model.proto_facts import Facts, Shape, attributes_of, constant, 
 from transforms.model.read_model import ModelError
 
 LEAST = 13
-"""Opset from which on the nodes of all rules are valid."""
+"""Opset from which on the replacements of all rules are valid."""
 
 _LARGEST = float(np.finfo(np.float32).max)
-"""Bound of a Clip that names none, whatever the type of its data."""
+"""Bound of a Clip without an explicit one, whatever the type of its data."""
 
 _ALLOWZERO = 14
-"""First opset in which Reshape can take 0 as a size of 0."""
+"""First opset in which Reshape can treat 0 as a size of 0."""
 
 
 @dataclass(frozen=True)
 class Rule:
     """How to rewrite an operator in a raise over one of the opsets in ``steps``.
 
-    ``rewrite`` returns the nodes that compute the same in the opset of :func:`least_opset`, or None for a
-    node that the converter handles correctly. It raises ModelError with a reason for one without an
+    ``rewrite`` returns nodes that compute the same in the opset of :func:`least_opset`, or None for a node
+    that the converter handles correctly. It raises ModelError with a reason for a node without an
     equivalent.
     """
 
@@ -41,12 +41,12 @@ class Rule:
 
 
 def least_opset(nodes: Iterable[NodeProto]) -> int:
-    """Return the first opset in which the nodes of a rule are valid."""
+    """Return the first opset in which the replacements of a rule are valid."""
     return _ALLOWZERO if any("allowzero" in attributes_of(node) for node in nodes) else LEAST
 
 
 def _along_the_rest(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> list[NodeProto]:
-    """Softmax, LogSoftmax and Hardmax before opset 13 flatten all axes from ``axis`` on into one."""
+    """Flatten all axes from ``axis`` on, as Softmax, LogSoftmax and Hardmax do before opset 13."""
     shape, axis = facts.shapes.get(node.input[0]), attributes_of(node).get("axis", 1)
     if shape is not None and axis < 0:
         axis += len(shape)
@@ -54,21 +54,21 @@ def _along_the_rest(node: NodeProto, facts: Facts, opset: int, names: walk.Names
         return [_like(node, node.input, node.output, axis=-1)]
     if shape is not None and 0 in shape:
         return [helper.make_node("Identity", node.input, node.output, node.name)]
-    sizes, flat, made = (names.derive(node.output[0], suffix) for suffix in ("shape", "flat", "rows"))
+    sizes, flat, rows = (names.derive(node.output[0], suffix) for suffix in ("shape", "flat", "rows"))
     back: dict[str, Any] = {} if _zeros_stay(shape, axis) else {"allowzero": 1}
     return [
         helper.make_node("Shape", node.input, [sizes], names.derive(sizes, "node")),
         helper.make_node("Flatten", node.input, [flat], names.derive(flat, "node"), axis=axis),
-        _like(node, [flat], [made], axis=-1),
-        helper.make_node("Reshape", [made, sizes], node.output, names.derive(made, "reshape"), **back),
+        _like(node, [flat], [rows], axis=-1),
+        helper.make_node("Reshape", [rows, sizes], node.output, names.derive(rows, "reshape"), **back),
     ]
 
 
 def _zeros_stay(shape: Shape | None, axis: int) -> bool:
     """Return whether Reshape copies the right size for each 0 that a shape may hold at run time.
 
-    It copies from the flattened tensor: its first size is 0 if the first of the shape is, unless all are
-    flattened, and its second if the second of the shape is 0 and the first one flattened.
+    It copies from the flattened tensor: its first size is 0 if the first of the shape is, unless all axes
+    are flattened, and its second if the second of the shape is 0 and the first axis was flattened.
     """
     if shape is None:
         return False
@@ -81,7 +81,7 @@ def _like(node: NodeProto, inputs: Any, outputs: Any, **attributes: Any) -> Node
 
 
 def _mask(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> list[NodeProto] | None:
-    """Dropout before opset 12 outputs a mask of zeros outside of training, later of ones."""
+    """Output a mask of zeros, as Dropout outside of training before opset 12; later it outputs ones."""
     if len(node.output) < 2 or not node.output[1]:
         return None
     kind = facts.types.get(node.output[1], TensorProto.UNDEFINED)
@@ -89,10 +89,10 @@ def _mask(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> list[
         raise ModelError(f"the type of its mask '{node.output[1]}' is unknown")
     zero = helper.make_tensor("zero", kind, [1], [0])
     sizes = names.derive(node.output[1], "shape")
-    made, fill = names.derive(sizes, "node"), names.derive(node.output[1], "node")
+    shape_node, fill = names.derive(sizes, "node"), names.derive(node.output[1], "node")
     return [
         helper.make_node("Identity", node.input[:1], node.output[:1], node.name),
-        helper.make_node("Shape", node.input[:1], [sizes], made),
+        helper.make_node("Shape", node.input[:1], [sizes], shape_node),
         helper.make_node("ConstantOfShape", [sizes], node.output[1:2], fill, value=zero),
     ]
 
@@ -106,16 +106,16 @@ def _resize(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> lis
         return _resize_nodes(node, mode, facts, opset, names)
     scales = names.derive(node.output[0], "scales")
     values = np.array(attributes["scales"], np.float32)
-    known = facts.inside(helper.make_graph([], "scales", [], []))
-    known.constants[scales] = values
+    scaled_facts = facts.inside(helper.make_graph([], "scales", [], []))
+    scaled_facts.constants[scales] = values
     moved = helper.make_node("Resize", [node.input[0], scales], node.output, node.name)
-    return [constant(scales, values), *_resize_nodes(moved, mode, known, opset, names)]
+    return [constant(scales, values), *_resize_nodes(moved, mode, scaled_facts, opset, names)]
 
 
 def _without_empty_scales(node: NodeProto, facts: Facts) -> list[NodeProto] | None:
-    """Leave out scales that hold nothing, as a Resize with sizes may from opset 13 on.
+    """Remove empty scales, which a Resize with sizes may have from opset 13 on.
 
-    The inference of shapes sees that they are empty in their own graph, but not in a body.
+    Shape inference sees that they are empty in their own graph, but not in a body.
     """
     values = facts.constants.get(node.input[2]) if len(node.input) > 3 else None
     if values is None or values.size:
@@ -129,9 +129,9 @@ def _without_empty_scales(node: NodeProto, facts: Facts) -> list[NodeProto] | No
 def _resize_nodes(node: NodeProto, mode: str, facts: Facts, opset: int, names: walk.Names) -> list[NodeProto]:
     """Return the nodes that replace one that reads data and scales; ModelError if there are none.
 
-    ONNX Runtime puts pixel i of a Resize of opset 10, and of an Upsample, at i / scale. For the nearest pixel
-    it rounds that down along axes that grow and up along axes that shrink; it copies a tensor that keeps all
-    of its sizes.
+    ONNX Runtime puts pixel i of a Resize of opset 10, and of an Upsample, at i / scale. For the nearest
+    pixel it rounds down along growing axes and up along shrinking axes; it copies a tensor whose sizes do
+    not change.
     """
     if mode not in ("nearest", "linear"):
         raise ModelError(f"its mode '{mode}' is not nearest or linear")
@@ -163,7 +163,7 @@ def _asymmetric(name: str, x: str, scales: str, outputs: Sequence[str], **attrib
 def _split(parts: _Parts, scales: str) -> tuple[str, str]:
     """Return the scales up to 1, and those from 1 on, preceded by one for an extra first axis.
 
-    That one is 2 if some axes grow and others shrink.
+    The extra scale is 2 if some axes grow and others shrink.
     """
     one, two = parts.array("one", np.ones(1, np.float32)), parts.array("two", np.full(1, 2, np.float32))
     down, up = parts.make("Min", "down", scales, one), parts.make("Max", "up", scales, one)
@@ -196,9 +196,9 @@ class _Parts:
     def resize_twice(self, x: str, down: str, up: str) -> list[NodeProto]:
         """Shrink, then grow with an extra first axis, removed afterwards.
 
-        If that axis grows, too, not all sizes are kept, and ONNX Runtime does not just copy the tensor.
+        If that axis also grows, some size changes, and ONNX Runtime does not just copy the tensor.
         """
-        shrunk, grown = (self._names.derive(self._node.output[0], what) for what in ("shrunk", "grown"))
+        shrunk, grown = (self._names.derive(self._node.output[0], suffix) for suffix in ("shrunk", "grown"))
         node = self._names.derive(shrunk, "node")
         self._nodes.append(_asymmetric(node, x, down, [shrunk], nearest_mode="ceil"))
         deeper = self.make("Unsqueeze", "deeper", shrunk, self.array("axis", np.array([0])))
@@ -220,7 +220,7 @@ def _scan(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> None:
 
 
 def _clip(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> list[NodeProto] | None:
-    """Clip before opset 11 has bounds as attributes, which the converter makes float32 whatever the data."""
+    """Pass the bounds as inputs with the type of the data: the converter would always use float32."""
     if facts.types.get(node.input[0], TensorProto.UNDEFINED) == TensorProto.FLOAT:
         return None
     bounds = {"min": -_LARGEST, "max": _LARGEST} | attributes_of(node)
@@ -228,7 +228,7 @@ def _clip(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> list[
 
 
 def _pad(node: NodeProto, facts: Facts, opset: int, names: walk.Names) -> list[NodeProto]:
-    """Pad before opset 11 has attributes, too; the converter gives every filling the type float32."""
+    """Pass attributes as inputs with the type of the data: the converter would always pad in float32."""
     attributes = attributes_of(node)
     mode, value = attributes.get("mode", b"constant").decode(), attributes.get("value", 0.0)
     inputs = {"pads": np.array(attributes["pads"], np.int64)}
@@ -250,7 +250,7 @@ def _typed(node: NodeProto, value: float, facts: Facts) -> np.ndarray:
     kind = facts.types.get(node.input[0], TensorProto.UNDEFINED)
     if kind == TensorProto.UNDEFINED:
         raise ModelError(f"the type of its input '{node.input[0]}' is unknown")
-    with np.errstate(over="ignore"):  # no bound of float16 is as large as that of a Clip without
+    with np.errstate(over="ignore"):  # float16 cannot hold the default bound of a Clip
         return np.asarray(value, helper.tensor_dtype_to_np_dtype(kind))
 
 

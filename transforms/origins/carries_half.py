@@ -1,4 +1,4 @@
-"""Whether some layers carry half of an error: on other samples, too, as far as those at hand can tell."""
+"""Test whether some layers carry half of an error, beyond what the samples at hand show by chance."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ HALF = 0.5
 
 
 def carries_half(whole: Float64Array, left: Float64Array, those: Float64Array) -> bool:
-    """Return whether putting layers back to float takes half of the error, and more than the others would.
+    """Return whether layers in float remove half of the error, and more than the others in float would.
 
-    Squared errors of one output, [samples]: of the quantized model, of that with the layers in float
-    (``left``), and of that with all others in float (``those``). It has to be so of the sum over the samples,
-    in which one of probabilities may hold nearly all, and of the mean of their shares; both by more than
-    their standard errors (W. G. Cochran, Sampling Techniques, 1977, 2.11 and 6.4), which one sample has not.
+    Squared errors of one output, [samples]: ``whole`` of the quantized model, ``left`` with the layers in
+    float, ``those`` with all others in float. The test must hold for the sum over samples, in which one of
+    probabilities may hold nearly all, and for the mean of their shares, each by more than its standard error
+    (W. G. Cochran, Sampling Techniques, 1977, 2.11 and 6.4); a single sample has no standard error.
     """
     seen = whole > 0
     if not seen.any():
@@ -27,7 +27,7 @@ def carries_half(whole: Float64Array, left: Float64Array, those: Float64Array) -
 
 
 def _at_most(limit: float, values: Float64Array, weights: Float64Array) -> bool:
-    """Return whether the weighted mean of values, and its standard error on top, is within a limit."""
+    """Return whether the weighted mean of values plus its standard error is within a limit."""
     mean, count = float(weights @ values), values.size
     spread = np.sqrt(count / max(count - 1, 1) * np.square(weights * (values - mean)).sum())
     return bool(mean + spread <= limit)

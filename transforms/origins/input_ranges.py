@@ -1,4 +1,4 @@
-"""Ranges of the samples at the inputs of a model, beside those that the quantized model was made for."""
+"""Ranges of samples at the inputs of a model, compared with the grids of the quantized model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ops.array_types import Feed
 from transforms.precision.readings import Reading
 
 _APART = 4.0
-"""Times the range of the samples, or a part of it, from which on the two are of other numbers."""
+"""Ratio of the ranges of samples and grid, either way, from which on preprocessing must differ."""
 
 
 @dataclass(frozen=True)
 class InputRange:
-    """Lowest and highest number of the samples, and of the grid of the input; NaN without a grid."""
+    """Lowest and highest value of the samples and of the input's grid; NaN without a grid."""
 
     name: str
     low: float
@@ -26,28 +26,36 @@ class InputRange:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the samples look preprocessed in another way than those that the grid was made of."""
+        """Whether the samples look preprocessed differently from those of calibration."""
         if np.isnan(self.grid_low):
             return False
-        here, made = (
+        here, calibrated = (
             max(abs(a), abs(b)) for a, b in ((self.low, self.high), (self.grid_low, self.grid_high))
         )
-        return bool(here > _APART * made or _APART * here < made)
+        return bool(here > _APART * calibrated or _APART * here < calibrated)
 
 
 def input_ranges(layers: Iterable[Iterable[Reading]], feeds: Sequence[Feed]) -> list[InputRange]:
-    """Return the ranges of the inputs of floats; ``layers``: what each layer reads on a grid."""
-    grids = {one.source: one.grid for found in layers for one in found if one.source and one.grid is not None}
-    found = []
+    """Return the ranges of float inputs; ``layers``: what each layer reads on a grid."""
+    grids = {
+        reading.source: reading.grid
+        for layer_readings in layers
+        for reading in layer_readings
+        if reading.source and reading.grid is not None
+    }
+    ranges = []
     for name, array in feeds[0].items():
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
             continue
         numbers = [feed[name][np.isfinite(feed[name])] for feed in feeds]
-        known = [one for one in numbers if one.size]
-        if not known:
+        finite = [values for values in numbers if values.size]
+        if not finite:
             continue
-        low, high = min(float(one.min()) for one in known), max(float(one.max()) for one in known)
+        low, high = (
+            min(float(values.min()) for values in finite),
+            max(float(values.max()) for values in finite),
+        )
         grid = grids.get(name)
         ends = (np.nan, np.nan) if grid is None else (grid.low, grid.high)
-        found.append(InputRange(name, low, high, *ends))
-    return found
+        ranges.append(InputRange(name, low, high, *ends))
+    return ranges

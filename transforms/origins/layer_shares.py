@@ -1,8 +1,8 @@
-"""What each layer of a quantized model adds to the errors of the outputs: sums of runs with it alone.
+"""The share of each layer in the errors of the outputs, from runs with that layer alone quantized.
 
 Errors of layers add up to first order, so one run of each layer alone on a few samples ranks all of them.
-Those in front, which few samples do not tell apart, are measured on others, too: the more samples, the fewer
-of them there are.
+The layers in front, which few samples do not separate, are measured on more samples: the fewer they are, the
+more samples.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from transforms.run.events import Progress
 from transforms.run.feeds import spread
 
 LAYER_RUNS = 50_000
-"""Runs by layers of the model, as each run takes all of them: half of these, or one run each, measure all
-layers alone, the others those in front."""
+"""Budget of model runs divided by the number of layers, since each run takes the time of all of them. Half
+of them, or one run each, measure all layers alone; the rest measure those in front."""
 
 FRONT = 0.75
-"""The share of an error that the layers in front have."""
+"""The share of an error that the layers in front have together."""
 
 
 @dataclass(frozen=True)
 class LayerShares:
-    """What layers do, by their places.
+    """Errors caused by layers, by their places.
 
-    ``own``: the error that a layer makes of float inputs, at its output, ``every`` that of all layers there.
-    ``shares``: by output of the model, [layers], of the errors that all make alone, in the mean over samples.
+    ``own``: the error of a layer's output with float inputs, ``every``: with all layers quantized.
+    ``shares``: by output of the model, [layers], the layer's share of the errors made alone, averaged over
+    samples.
     """
 
     own: list[Sums]
@@ -44,38 +45,40 @@ class LayerShares:
 def layer_shares(
     model: SwitchedLayers, feeds: Sequence[Feed], progress: Progress | None = None
 ) -> LayerShares:
-    """Return what each layer does alone."""
+    """Measure each layer alone."""
     places = range(len(model.parts))
     runs = LAYER_RUNS // len(places)
     first = ranking(len(feeds), runs // 2, len(places), MOST_SAMPLES)
     trials = Trials(model, taken(feeds, first))
-    own, every = _measured(trials, progress)
+    alone, all_layers = _measured(trials, progress)
     shares = {name: _shares(trials, places, name) for name in model.outputs}
-    front = sorted({place for one in shares.values() for place in _front(one)})
-    others = [place for place in range(len(feeds)) if place not in first]
+    front = sorted({place for layer_share in shares.values() for place in _front(layer_share)})
+    unused = [place for place in range(len(feeds)) if place not in first]
     count = min((runs - len(first) * len(places)) // max(len(front), 1), MOST_SAMPLES - len(first))
-    more = spread(others, max(count, 0))
+    more = spread(unused, max(count, 0))
     if len(front) > 1 and more:
         again = Trials(model, taken(feeds, more))
         for count, place in enumerate(front, 1):
             again.on((place,))
             if progress:
                 progress(len(places) + count, len(places) + len(front))
-        for name, known in shares.items():
-            seen = known[front].sum() * _shares(again, front, name)
-            known[front] = (len(first) * known[front] + len(more) * seen) / (len(first) + len(more))
-    return LayerShares(own, every, shares)
+        for name, mean_shares in shares.items():
+            seen = mean_shares[front].sum() * _shares(again, front, name)
+            mean_shares[front] = (len(first) * mean_shares[front] + len(more) * seen) / (
+                len(first) + len(more)
+            )
+    return LayerShares(alone, all_layers, shares)
 
 
 def _front(shares: Float64Array) -> list[int]:
-    """Return the fewest layers that have most of an error."""
+    """Return the fewest layers that have ``FRONT`` of an error."""
     order = np.argsort(-shares, kind="stable")
     count = int(np.searchsorted(np.cumsum(shares[order]), FRONT)) + 1
     return [int(place) for place in order[:count]]
 
 
 def _shares(trials: Trials, places: Sequence[int], name: str) -> Float64Array:
-    """Return the share of each of some layers in the errors that they make alone in an output."""
+    """Return the shares of some layers in the errors that they cause alone in an output."""
     errors = np.array([trials.errors((place,), name) for place in places])
     sums = errors.sum(0)
     seen = sums > 0
@@ -83,27 +86,27 @@ def _shares(trials: Trials, places: Sequence[int], name: str) -> Float64Array:
 
 
 def _measured(trials: Trials, progress: Progress | None) -> tuple[list[Sums], list[Sums]]:
-    """Run each layer alone; return what that does to its own output, and what all layers do to it."""
-    model, parts = trials.model, trials.model.parts
-    own, every = [Sums() for _ in parts], [Sums() for _ in parts]
-    shown = list(dict.fromkeys(part.shown for part in parts))
+    """Run each layer alone; return the errors of its output, alone and with all layers quantized."""
+    model, layers = trials.model, trials.model.parts
+    alone, all_layers = [Sums() for _ in layers], [Sums() for _ in layers]
+    shown = list(dict.fromkeys(layer.shown for layer in layers))
     floats = []
     for feed in trials.feeds:
-        plain, made = model.run(feed, (), shown), model.run(feed, trials.everything, shown)
+        plain, rounded = model.run(feed, (), shown), model.run(feed, trials.everything, shown)
         floats.append(plain)
-        for i, part in enumerate(parts):
-            _add(every[i], plain, made, part.shown)
-    for i, part in enumerate(parts):
-        names = list(dict.fromkeys((*model.outputs, part.shown)))
-        found = [model.run(feed, (i,), names) for feed in trials.feeds]
-        trials.keep((i,), found)
-        for plain, made in zip(floats, found, strict=True):
-            _add(own[i], plain, made, part.shown)
+        for i, layer in enumerate(layers):
+            _add(all_layers[i], plain, rounded, layer.shown)
+    for i, layer in enumerate(layers):
+        names = list(dict.fromkeys((*model.outputs, layer.shown)))
+        results = [model.run(feed, (i,), names) for feed in trials.feeds]
+        trials.keep((i,), results)
+        for plain, rounded in zip(floats, results, strict=True):
+            _add(alone[i], plain, rounded, layer.shown)
         if progress:
-            progress(i + 1, len(parts))
-    return own, every
+            progress(i + 1, len(layers))
+    return alone, all_layers
 
 
-def _add(sums: Sums, plain: Feed, made: Feed, name: str) -> None:
-    if plain[name].shape == made[name].shape:
-        sums.add(plain[name], made[name])
+def _add(sums: Sums, plain: Feed, rounded: Feed, name: str) -> None:
+    if plain[name].shape == rounded[name].shape:
+        sums.add(plain[name], rounded[name])

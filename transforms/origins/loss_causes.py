@@ -1,4 +1,4 @@
-"""Why a layer loses accuracy, in words, and what helps."""
+"""Name the cause of a layer's loss and the remedies."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from transforms.precision.readings import Grid, Reading
 
 KEEP, MORE_BITS, PER_CHANNEL, TUNE = "keep in float", "16 bits", "per channel", "tune"
 SAMPLES, OUTLIERS = "more samples", "move outliers"
-"""What helps; :mod:`onnx_narrow.summaries.origins` has a command for each."""
+"""Remedies; :mod:`onnx_narrow.summaries.origins` has a command for each."""
 
 _OUTLYING = 16.0
-"""Times the root mean square from which on the largest number is an outlier: a Gaussian has 5."""
+"""Multiple of the root mean square from which on the largest number is an outlier: a Gaussian has 5."""
 
 _SPREAD = 4.0
-"""Times the range of the median channel from which on the widest one coarsens the others."""
+"""Multiple of the median channel's range from which on the widest channel coarsens the others."""
 
 _WIDE = 4.0
-"""Times the range of samples that a grid covers, from which on it was made for other numbers."""
+"""Multiple of the samples' range from which on a grid was calibrated for other numbers."""
 
 _FEW_BITS = 8
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What of a layer loses most, in words, its SQNR in dB alone, and what helps, the best first."""
+    """What loses most in a layer, in words, its SQNR in dB alone, and remedies, the best first."""
 
     words: str
     decibels: float
@@ -39,19 +39,19 @@ class Cause:
 
 
 def cause_of(readings: Iterable[Reading], seen: Mapping[str, Sequence[AnyArray]]) -> Cause:
-    """Return the cause of a layer's loss: of what it reads, that which loses most by rounding.
+    """Return the cause of a layer's loss: the weight or input that loses most by rounding.
 
-    ``seen``: arrays of the tensors that are sources, of each sample.
+    ``seen``: arrays of source tensors, one for each sample.
     """
-    found = [
-        _of_weight(one)
-        for one in readings
-        if one.values is not None and (one.index < 2 or not one.is_tunable)
+    candidates = [
+        _of_weight(reading)
+        for reading in readings
+        if reading.values is not None and (reading.index < 2 or not reading.is_tunable)
     ]
-    found += [_of_input(one, seen[one.source]) for one in readings if one.source in seen]
-    known = [one for one in found if one is not None]
+    candidates += [_of_input(reading, seen[reading.source]) for reading in readings if reading.source in seen]
+    causes = [cause for cause in candidates if cause is not None]
     otherwise = Cause("rounding, of no tensor more than of others", float("inf"), (MORE_BITS, KEEP))
-    return min(known, key=lambda one: one.decibels, default=otherwise)
+    return min(causes, key=lambda cause: cause.decibels, default=otherwise)
 
 
 def _of_weight(reading: Reading) -> Cause | None:
@@ -76,7 +76,7 @@ def _of_weight(reading: Reading) -> Cause | None:
 
 
 def _of_input(reading: Reading, arrays: Sequence[AnyArray]) -> Cause | None:
-    numbers = np.concatenate([np.asarray(one, np.float64).reshape(-1) for one in arrays])
+    numbers = np.concatenate([np.asarray(array, np.float64).reshape(-1) for array in arrays])
     numbers = numbers[np.isfinite(numbers)]
     if not numbers.size or reading.grid is None:
         return None
@@ -99,7 +99,7 @@ def _of_input(reading: Reading, arrays: Sequence[AnyArray]) -> Cause | None:
 
 
 def _errors(numbers: AnyArray, grid: Grid) -> tuple[float, float]:
-    """Return the squared error of rounding to a grid, and that of what it cuts."""
+    """Return the squared error of rounding to a grid, and the part of it that is clipping."""
     step, zero = float(grid.scale.reshape(-1)[0]), float(grid.zero_point.reshape(-1)[0])
     inside = np.clip(numbers, grid.low, grid.high)
     rounded = (np.clip(np.rint(inside / step + zero), *_ends(grid, step, zero)) - zero) * step
@@ -112,10 +112,10 @@ def _ends(grid: Grid, step: float, zero: float) -> tuple[float, float]:
 
 
 def _spread(values: AnyArray) -> float:
-    """Return the range of the widest channel along axis 0 or the last, beside the median one's."""
+    """Return the ratio of the widest channel's range to the median, along axis 0 or the last."""
     axis = 0 if values.ndim > 2 else values.ndim - 1
-    others = tuple(i for i in range(values.ndim) if i != axis)
-    ranges = np.abs(values).max(axis=others)
+    reduced = tuple(i for i in range(values.ndim) if i != axis)
+    ranges = np.abs(values).max(axis=reduced)
     median = float(np.median(ranges))
     return float(ranges.max() / median) if median else 1.0
 

@@ -1,8 +1,9 @@
-"""Where the error of a quantized model begins: what each layer adds, what it inherits, what that does.
+"""Where the error of a quantized model begins: what each layer adds, inherits, and causes in outputs.
 
-Errors that layers make alone add up in the outputs as far as those are small beside the signal. They rank the
-layers, every sample alike; how many of them are named is measured: as many as, put back to float together,
-take half of the error with them, and more than all others do (:mod:`transforms.origins.carries_half`).
+Errors caused by single layers add up in the outputs as far as they are small beside the signal. They rank
+the layers, with equal weight for each sample. How many layers are named is measured: the fewest that,
+returned to float together, remove half of the error, and more than all others do
+(:mod:`transforms.origins.carries_half`).
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions
 
 CLOSE = 8
-"""Of so many layers that are not enough, one more does not matter."""
+"""The search for the fewest layers may return one too many for each this many."""
 
 BEGINS = 0.25
 """The share of an error from which on it begins at one layer: with less, it comes from many."""
 
 MOST_CAUSES = 12
-"""Layers of an output whose cause is looked for."""
+"""Layers of an output whose cause is searched for."""
 
 
 @dataclass(frozen=True)
 class LayerLoss:
-    """What one layer does.
+    """The losses of one layer.
 
     SQNR of its output in dB: ``own`` with float inputs, ``total`` with all errors up to it, ``inherited``
-    what is left of that without its own. ``shares``: by output, of the errors that layers make there alone,
-    in the mean over samples. Bytes: that its constants take more in float, and in 16 bits.
+    without its own error. ``shares``: by output, its share of the errors that layers cause alone, averaged
+    over samples. Bytes: the growth of its constants in float, and in 16 bits.
     """
 
     part: Part
@@ -58,11 +59,11 @@ class LayerLoss:
 
 @dataclass(frozen=True)
 class OutputLoss:
-    """An output: its SQNR in dB, and the layers that hold half of its error or more, by their places.
+    """An output: its SQNR in dB, and the places of the layers that hold half of its error or more.
 
-    ``named``: those of most error first; ``without``: the SQNR with them in float, ``others``: that with all
-    other layers in float instead. ``share``: of the squared error that goes with them. ``is_cache``: whether
-    it is a cache beside logits (:mod:`transforms.graph.output_view`).
+    ``named``: these layers, the largest error first; ``without``: the SQNR with them in float, ``others``:
+    with all other layers in float instead. ``share``: the part of the squared error that they remove.
+    ``is_cache``: whether it is a cache beside logits (:mod:`transforms.graph.output_view`).
     """
 
     name: str
@@ -76,9 +77,9 @@ class OutputLoss:
 
 @dataclass(frozen=True)
 class LossOrigins:
-    """The layers in the order of the model, and the outputs, those that matter most first.
+    """The layers in the order of the model, and the outputs, the most important first.
 
-    ``causes``: of the layers that are named, by their places. ``inputs``: the ranges of the samples.
+    ``causes``: of the named layers, by their places. ``inputs``: the ranges of the samples.
     """
 
     layers: list[LayerLoss]
@@ -90,15 +91,15 @@ class LossOrigins:
 
     @property
     def main(self) -> OutputLoss:
-        """The output of the largest error that is not a cache."""
+        """The output with the largest error that is not a cache."""
         return self.outputs[0]
 
     def first(self) -> LayerLoss | None:
-        """Return the layer that has most of the error of the main output, None where none has much of it."""
+        """Return the layer with most of the main output's error, or None where no layer has much of it."""
         if not self.main.named:
             return None
-        one = self.layers[self.main.named[0]]
-        return one if one.shares[self.main.name] >= BEGINS else None
+        layer = self.layers[self.main.named[0]]
+        return layer if layer.shares[self.main.name] >= BEGINS else None
 
 
 def find_origins(
@@ -123,7 +124,7 @@ def origins_of(
     caches: Collection[str] = (),
     progress: Progress | None = None,
 ) -> LossOrigins:
-    """Return the same of a model that is open; ``caches``: outputs that come last."""
+    """Return the same for an open model; ``caches``: outputs that come last."""
     if not feeds:
         raise ValueError("there are no samples to find the origins of errors on")
     if not model.outputs:
@@ -131,29 +132,31 @@ def origins_of(
     layers = _layers(model, layer_shares(model, feeds, progress))
     together = Trials(model, taken(feeds, set(comparing(len(feeds)))))
     outputs = [_output(together, name, layers, is_cache=name in caches) for name in model.outputs]
-    outputs.sort(key=lambda one: (one.is_cache, one.sqnr))
-    named = dict.fromkeys(place for one in outputs for place in one.named[:MOST_CAUSES])
+    outputs.sort(key=lambda output: (output.is_cache, output.sqnr))
+    named = dict.fromkeys(place for output in outputs for place in output.named[:MOST_CAUSES])
     causes = _causes(model, list(named), taken(feeds, spread(range(len(feeds)), SEARCHED_ON)))
     ranges = input_ranges(model.readings.values(), feeds)
     return LossOrigins(layers, outputs, len(together.feeds), tuple(model.unpaired), causes, ranges)
 
 
-def _layers(model: SwitchedLayers, found: LayerShares) -> list[LayerLoss]:
+def _layers(model: SwitchedLayers, measured: LayerShares) -> list[LayerLoss]:
     return [
         LayerLoss(
             part,
-            own.sqnr(),
+            alone.sqnr(),
             every.sqnr(),
-            _rest(every, own).sqnr(),
-            {name: float(shares[place]) for name, shares in found.shares.items()},
+            _rest(every, alone).sqnr(),
+            {name: float(shares[place]) for name, shares in measured.shares.items()},
             *(round(model.more_bytes(part, bits)) for bits in (32, 16)),
         )
-        for place, (part, own, every) in enumerate(zip(model.parts, found.own, found.every, strict=True))
+        for place, (part, alone, every) in enumerate(
+            zip(model.parts, measured.own, measured.every, strict=True)
+        )
     ]
 
 
 def _causes(model: SwitchedLayers, places: Sequence[int], feeds: Sequence[Feed]) -> dict[int, Cause]:
-    """Return the causes of some layers, by what they read; the float model runs once on each feed."""
+    """Return the causes of some layers, from what they read; the float model runs once on each feed."""
     parts = [model.parts[place] for place in places]
     seen: dict[str, list[AnyArray]] = {}
     for feed in feeds:
@@ -164,35 +167,35 @@ def _causes(model: SwitchedLayers, places: Sequence[int], feeds: Sequence[Feed])
 
 
 def _rest(total: Sums, own: Sums) -> Sums:
-    """Return the errors of a layer without its own, which are taken to be independent."""
+    """Return the errors of a layer's output without its own, which are assumed to be independent."""
     error = max(total.error_energy - own.error_energy, 0.0)
     return Sums(total.count, total.baseline_energy, error_energy=error, peak=total.peak)
 
 
 def _output(trials: Trials, name: str, layers: Sequence[LayerLoss], *, is_cache: bool) -> OutputLoss:
-    """Return an output with the fewest layers, in the order of their share, that hold half of its error."""
+    """Return an output with the fewest layers, ordered by share, that hold half of its error."""
     every = trials.everything
     ranked = sorted(every, key=lambda i: (-layers[i].shares[name], i))
     shares = np.array([layer.shares[name] for layer in layers])
-    whole, sqnr = trials.errors(every, name), trials.pooled(every, name).sqnr()
+    total, sqnr = trials.errors(every, name), trials.pooled(every, name).sqnr()
 
     def _holds(count: int) -> bool:
         those = frozenset(ranked[:count])
-        return carries_half(whole, trials.errors(every - those, name), trials.errors(those, name))
+        return carries_half(total, trials.errors(every - those, name), trials.errors(those, name))
 
-    if not whole.any():
+    if not total.any():
         return OutputLoss(name, sqnr, (), sqnr, sqnr, 0.0, is_cache)
     high = _fewest(len(ranked), int(np.searchsorted(np.cumsum(-np.sort(-shares)), HALF)) + 1, _holds)
     named = tuple(ranked[:high])
-    left, others = trials.pooled(every.difference(named), name), trials.pooled(named, name)
-    share = 1 - left.error_energy / float(whole.sum())
-    return OutputLoss(name, sqnr, named, left.sqnr(), others.sqnr(), share, is_cache)
+    left, only_named = trials.pooled(every.difference(named), name), trials.pooled(named, name)
+    share = 1 - left.error_energy / float(total.sum())
+    return OutputLoss(name, sqnr, named, left.sqnr(), only_named.sqnr(), share, is_cache)
 
 
 def _fewest(most: int, guess: int, holds: Callable[[int], bool]) -> int:
-    """Return about how many things ``holds`` is true of, at the least: up to an eighth more than needed.
+    """Return about the smallest count for which ``holds`` is true, at most an eighth too large.
 
-    It is true of ``most``. They are found by halves around a guess, within a factor of 2 first.
+    It holds for ``most``. The search bisects around a guess, first within a factor of 2.
     """
     low, high, middle = 0, most, max(1, min(guess, most - 1))
     while high - low > max(1, low // CLOSE):

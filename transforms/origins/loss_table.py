@@ -31,7 +31,7 @@ def origins_of_files(
 ) -> LossOrigins:
     """Return where the loss of a quantized model begins, in this process.
 
-    ``feeds``: samples, of which the first ``MOST_SAMPLES`` are taken. Raises as
+    ``feeds``: samples, of which the first ``MOST_SAMPLES`` are used. Raises as
     :func:`transforms.origins.loss_origins.find_origins` does, and as loading models does.
     """
     quantized = model_io.load(quantized_path)
@@ -49,26 +49,26 @@ def loss_table(
 def rows(origins: LossOrigins) -> list[Row]:
     """Return a row for each layer.
 
-    ``share`` is that of the main output; ``rank`` the place among the layers named for it, None for others.
-    SQNR in dB, infinite where nothing is lost.
+    ``share`` is the share of the main output's error; ``rank`` the place among its named layers, else None.
+    SQNR is in dB, infinite without a loss.
     """
     main = origins.main
     ranks = {place: rank for rank, place in enumerate(main.named, 1)}
     return [
         {
             "place": place + 1,
-            "layer": one.part.name,
-            "operator": one.part.op,
-            "nodes": list(one.part.nodes),
-            "own_db": one.own,
-            "inherited_db": one.inherited,
-            "total_db": one.total,
-            "share": one.shares[main.name],
+            "layer": layer.part.name,
+            "operator": layer.part.op,
+            "nodes": list(layer.part.nodes),
+            "own_db": layer.own,
+            "inherited_db": layer.inherited,
+            "total_db": layer.total,
+            "share": layer.shares[main.name],
             "rank": ranks.get(place),
             "cause": origins.causes[place].words if place in origins.causes else None,
             "helps": list(origins.causes[place].helps) if place in origins.causes else [],
         }
-        for place, one in enumerate(origins.layers)
+        for place, layer in enumerate(origins.layers)
     ]
 
 
@@ -85,35 +85,35 @@ def to_csv(origins: LossOrigins) -> str:
 
 
 def to_json(origins: LossOrigins, about: Mapping[str, object] | None = None) -> str:
-    """Return layers, outputs and ranges of inputs as JSON; what is not finite is null."""
+    """Return layers, outputs and ranges of inputs as JSON; non-finite numbers are null."""
     layers = origins.layers
-    found = {
+    document = {
         **(about or {}),
         "samples": origins.samples,
         "outputs": [
             {
-                "name": one.name,
-                "is_cache": one.is_cache,
-                "sqnr_db": one.sqnr,
-                "named": [layers[place].part.name for place in one.named],
-                "sqnr_db_with_named_in_float": one.without,
-                "sqnr_db_with_others_in_float": one.others,
-                "share_of_named": one.share,
+                "name": output.name,
+                "is_cache": output.is_cache,
+                "sqnr_db": output.sqnr,
+                "named": [layers[place].part.name for place in output.named],
+                "sqnr_db_with_named_in_float": output.without,
+                "sqnr_db_with_others_in_float": output.others,
+                "share_of_named": output.share,
             }
-            for one in origins.outputs
+            for output in origins.outputs
         ],
-        "layers": [{**row, "shares": one.shares} for row, one in zip(rows(origins), layers, strict=True)],
-        "inputs": [{**vars(one), "is_suspect": one.is_suspect} for one in origins.inputs],
+        "layers": [{**row, "shares": layer.shares} for row, layer in zip(rows(origins), layers, strict=True)],
+        "inputs": [{**vars(entry), "is_suspect": entry.is_suspect} for entry in origins.inputs],
         "without_counterpart": list(origins.unpaired),
     }
-    return json.dumps(_finite(found), indent=1, allow_nan=False) + "\n"
+    return json.dumps(_finite(document), indent=1, allow_nan=False) + "\n"
 
 
 def _finite(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return value

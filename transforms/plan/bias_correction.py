@@ -1,8 +1,8 @@
-"""Biases that take back the mean of what rounding a weight does to the outputs of its layer.
+"""Bias correction: biases that compensate the mean error of a layer's rounded weight.
 
-A layer makes W x + b. With rounded weights V it makes V x + b, which on average over samples is off by
-(V - W) E[x]: the same number for all places of a channel, which a bias holds. Known as bias correction (M.
-Nagel et al., arXiv 1906.04721), with means that are measured.
+A layer computes W x + b. With rounded weights V it computes V x + b, which on average over samples is off by
+(V - W) E[x]: one number for each channel, at all places, which a bias can hold (M. Nagel et al., arXiv
+1906.04721). The means are measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DATA, _WEIGHT = 0, 1
 
 
 def correctable(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int]]:
-    """Yield nodes with an integer bias that can be corrected, and which input that is."""
+    """Yield nodes with an integer bias that can be corrected, and the index of that input."""
     for node, index, quantization in each_use(plan):
         if quantization.role != BIAS or not quantization.steps[-1].needs_range:
             continue
@@ -35,25 +35,25 @@ def correctable(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int]]:
 
 
 def corrected_inputs(plan: QuantizationPlan) -> list[TensorAxis]:
-    """Return the tensors of whose channels the means are needed, with the axis of the channels."""
+    """Return the tensors whose channel means are needed, with the axis of the channels."""
     return list(dict.fromkeys(_read(node) for node, _ in correctable(plan)))
 
 
 def corrected(
     node: gs.Node, bias: AnyArray, error: NDArray[np.floating], means: Mapping[TensorAxis, Float64Array]
 ) -> Float32Array | None:
-    """Return the bias of a node whose weight has an error (as it is read less as it was).
+    """Return the corrected bias of a node, given the error of its weight (rounded minus original).
 
-    None if the means of what it multiplies were not measured, and for a bias without one number for each
-    channel, or without effect, as that of a Gemm may be.
+    None if the means of its input were not measured, for a bias without one number for each channel, and for
+    a bias without effect, such as that of a Gemm with ``beta`` 0.
     """
     mean = None if node.inputs[_DATA].shape is None else means.get(_read(node))
     if mean is None:
         return None
     axis = dot_products.channel_axis(node, _WEIGHT, error.ndim)
     laid = dot_products.along_inputs(node, _WEIGHT, error.shape, mean)
-    others = tuple(i for i in range(error.ndim) if i != axis)
-    shift = (error * laid).sum(axis=others, dtype=np.float64)
+    other_axes = tuple(i for i in range(error.ndim) if i != axis)
+    shift = (error * laid).sum(axis=other_axes, dtype=np.float64)
     if shift.size != bias.size or node.attrs.get("beta", 1.0) == 0:
         return None
     if node.op == "Gemm":

@@ -1,22 +1,22 @@
-"""Deciding which values of a model get which number format, on the way to which node.
+"""Choose the number format in which each node reads each value.
 
-Each value is put on a grid where it is read: in the format of the node that reads it.
+A value is put on a grid where it is read, in the format of the reading node.
 
 * Operands of dot products (:mod:`transforms.graph.dot_products`) take any format. Blocks run along the axis
   of the sum, integer weights have one scale, or one for each output channel.
-* Weights of operators of features take the format of weights, whatever else is float.
+* Weights of operators of features take the format of weights, whatever other inputs have.
 * Integers also reach the arithmetic around dot products (:mod:`transforms.plan.integer_sites`), in the
   outermost graph: ranges are not measured inside bodies of If, Loop and Scan.
 * bfloat16 and float16 reach every value (:mod:`transforms.plan.rounding_plan`).
 * ``quantize_all_op_types`` lets every format reach what those two reach.
-* Blocks leave out tensors that may hold infinities (:mod:`transforms.plan.infinities`), float16, which
-  has none in our operators, those whose infinities mean something.
+* Blocks leave out tensors that may hold infinities (:mod:`transforms.plan.infinities`); float16, which
+  saturates in our operators, those whose infinities have a meaning.
 * No format reaches the arithmetic of sizes, positions and angles (:mod:`transforms.plan.exact_arithmetic`).
 * Biases are int32 where both operands are integers and there is one number for each output channel, or one
-  scale for all; they take another format only where the scheme gives them one.
-* Outputs of the model have the format of what makes them, where integers or a float type reach it.
+  scale for all; they take another format only where the scheme names one.
+* Outputs of the model have the format of the node that makes them, where integers or a float type reach it.
 
-A tensor that a scheme names gets that format wherever it is read.
+A tensor named in a scheme has the named format wherever it is read.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from transforms.scheme.targets import ON_CPU
 
 
 class SpecChooser:
-    """The grid on which each input of a node is read, and on which each output of the model is made."""
+    """The grid on which each input of a node is read, and the grid of each output of the model."""
 
     def __init__(self, graph: gs.Graph, scheme: Scheme, targets: Targets) -> None:
-        """Find out where integers and float types reach in a prepared graph."""
+        """Find the values of a prepared graph that integers and float types reach."""
         self._graph, self._scheme, self._targets = graph, scheme, targets
         facts = targets.facts or GraphFacts(graph)
         self.formats = FormatTable(graph, scheme, targets, facts)
@@ -86,7 +86,7 @@ class SpecChooser:
         self._chosen: dict[Edge, tuple[QuantSpec | None, str]] = {}
 
     def of_input(self, node: gs.Node, index: int) -> tuple[QuantSpec | None, str]:
-        """Return the grid on which a node reads an input, None for float32, and what the input is to it."""
+        """Return the grid on which a node reads an input, None for float32, and the role of the input."""
         edge = id(node), index
         if edge not in self._chosen:
             self._chosen[edge] = self._input_spec(node, index, role_of(node, index))
@@ -105,10 +105,10 @@ class SpecChooser:
         return self._spec(self._made(producer), tensor) if id(tensor) in self._float_outputs else None
 
     def made(self, tensor: gs.Tensor) -> QuantSpec | None:
-        """Return the grid of the layer that makes a tensor: through moves, rectifiers and added biases.
+        """Return the grid of the layer that computes a tensor, through moves, rectifiers and added biases.
 
-        An input of the model has the format of the whole scheme. None if the layer computes in float32, as
-        it does in a body if its format needs a range, and for what enters a body.
+        An input of the model has the whole scheme's format. None if the layer computes in float32, which it
+        does in a body if its format needs a range, and for tensors that enter a body.
         """
         origin = self.integers.origin(tensor)
         node = walk.producer(origin)
@@ -120,24 +120,24 @@ class SpecChooser:
         return None if spec and spec.needs_range and not self.is_in_main_graph(tensor) else spec
 
     def default(self, tensor: gs.Tensor) -> QuantSpec | None:
-        """Return the grid that the whole scheme has for a tensor."""
+        """Return the whole scheme's grid for a tensor."""
         return self._spec(self.formats.default.activation, tensor)
 
     def is_in_main_graph(self, tensor: gs.Tensor) -> bool:
-        """Return whether a computed tensor, or an input, is one of the outermost graph."""
+        """Return whether a computed tensor, or an input, belongs to the outermost graph."""
         owner, _ = self.owners.get(id(tensor), (None, None))
         return owner is self._graph and not isinstance(tensor, gs.Constant)
 
     def is_exact(self, node: gs.Node) -> bool:
-        """Return whether a node makes sizes, positions or angles, which any rounding would ruin."""
+        """Return whether a node computes sizes, positions or angles, which any rounding would ruin."""
         return id(node) in self._exact
 
     def is_spectral(self, node: gs.Node) -> bool:
-        """Return whether a node makes what a logarithm is taken of, and its formats would ruin that."""
+        """Return whether a logarithm depends on a node, and the node's formats would ruin it."""
         return id(node) in self._spectra and self.formats[node].wants_grids
 
     def is_beside_float(self, node: gs.Node, index: int) -> bool:
-        """Return whether an operand is beside one that is named float, and ONNX Runtime computes in float."""
+        """Return whether the other operand is named float, so that ONNX Runtime computes in float."""
         if self._scheme.target != ON_CPU or index > 1 or not dot_products.is_dot_product(node):
             return False
         return self._targets.tensors.get(id(node.inputs[1 - index]), ("", ""))[1] == FLOAT32
@@ -149,16 +149,16 @@ class SpecChooser:
         return self.formats[node].wants_integers and not self._is_ruined(node)
 
     def _float_sites(self, facts: GraphFacts) -> list[Rounding]:
-        """Return where float formats reach, nowhere if the scheme has none."""
+        """Return where float formats round, empty if the scheme has none."""
         every = self._scheme.quantize_all_op_types
         nodes = list(walk.nodes(self._graph))
         wanted = {id(n): self.formats[n].activation if every else self.formats[n].other for n in nodes}
         if not any(wanted.values()):
             return []
         bfloat16 = any(fmt and fmt.name == "bfloat16" for fmt in wanted.values())
-        kept = NodeSet(node for node in nodes if wanted[id(node)] is None)
+        float_nodes = NodeSet(node for node in nodes if wanted[id(node)] is None)
         element = dtypes.BFLOAT16 if bfloat16 else dtypes.FLOAT16
-        return RoundingPlan(self._graph, element, exclude=kept, facts=facts).roundings
+        return RoundingPlan(self._graph, element, exclude=float_nodes, facts=facts).roundings
 
     def _input_spec(self, node: gs.Node, index: int, role: str) -> tuple[QuantSpec | None, str]:
         tensor, edge = node.inputs[index], (id(node), index)
@@ -178,7 +178,7 @@ class SpecChooser:
         if role == BIAS:
             int32 = formats.bias is not None and formats.bias.is_integer
             fmt = formats.other if int32 and not self._has_int32(node) else formats.bias
-            is_left = fmt == formats.other and edge not in self._float_edges  # as all of a kept node is
+            is_left = fmt == formats.other and edge not in self._float_edges  # as in excluded nodes
             return None if is_left else fmt
         if self.is_beside_float(node, index):
             return None
@@ -195,8 +195,8 @@ class SpecChooser:
     def _is_computed(self, node: gs.Node, index: int) -> bool:
         """Return whether an input is an operand of a dot product that computes in formats of its own.
 
-        Not if these ruin what it makes. Not in a body that should have integers: none has a range there, and
-        a weight alone does not make an integer layer.
+        False if these would ruin its result. False in a body that should have integers: it has no ranges,
+        and a weight alone does not make an integer layer.
         """
         if not dot_products.is_dot_product(node) or not dot_products.is_operand(node, index):
             return False
@@ -208,7 +208,7 @@ class SpecChooser:
         return not (formats.activation is formats.weight is formats.other is None)
 
     def _stores_in_form(self, node: gs.Node, index: int) -> bool:
-        """Return whether an operator that is no dot product reads its weights in a format of its own."""
+        """Return whether an operator other than a dot product stores its weights in a format of its own."""
         form = None if self._is_ruined(node) else features.weights_of(node)
         return form is not None and form.takes(self.formats[node].weight, node.inputs[index], self._scheme)
 
@@ -239,21 +239,21 @@ class SpecChooser:
         return self.formats[producer].other if producer is not None else None
 
     def _is_for_bodies(self, node: gs.Node) -> bool:
-        """Return whether bodies alone read what a node makes.
+        """Return whether only bodies read the output of a node.
 
-        ONNX Runtime 1.31 ends the process when it moves a DequantizeLinear to the other side of such a node.
+        ONNX Runtime 1.31 crashes when it moves a DequantizeLinear to the other side of such a node.
         """
         users = [user for tensor in node.outputs for user in tensor.outputs]
         is_output = any(walk.is_output(tensor, self._graph) for tensor in node.outputs)
         return bool(users) and not is_output and not any(id(user) in self._main for user in users)
 
     def _computed(self, node: gs.Node) -> ops.Format | None:
-        """Return the format of activations of a node, None for integers in a body."""
+        """Return the format of a node's activations, None for integers in a body."""
         fmt = self.formats[node].activation
         return None if fmt is not None and fmt.is_integer and id(node) not in self._main else fmt
 
     def _made(self, node: gs.Node) -> ops.Format | None:
-        """Return the format of what a node makes that is neither a dot product nor an integer layer."""
+        """Return the format of the output of a node that is neither a dot product nor an integer layer."""
         return self._computed(node) if self._scheme.quantize_all_op_types else self.formats[node].other
 
     def _spec(
@@ -270,7 +270,7 @@ class SpecChooser:
             from transforms.plan.infinities import is_infinite
 
             if is_infinite(tensor):
-                return None  # an infinite bound, or a mask: no integer says that
+                return None  # an infinite bound, or a mask: integers cannot represent it
         if fmt.is_integer and role == WEIGHT and node is not None:
             used = wider(fmt, node, index, tensor)
             if used is not fmt and tensor.name not in self.widened:
@@ -291,7 +291,7 @@ class SpecChooser:
 def _has_arithmetic(scheme: Scheme, facts: GraphFacts) -> bool:
     """Return whether arithmetic between products is in integers too; by rule, not in a language model.
 
-    Its states have channels, and tokens, that are far larger than all others. Compilers of targets want it.
+    Its states have channels and tokens far larger than all others. Compilers of targets require it.
     """
     if scheme.arithmetic != AUTO:
         return scheme.arithmetic is True

@@ -1,18 +1,18 @@
-"""Nodes whose float numbers have to be exact: rounded, it is a wrong size, index, coordinate or angle.
+"""Nodes whose float numbers must be exact: sizes, indices, coordinates and angles, which rounding ruins.
 
 * arithmetic on shapes and constants alone;
-* what integers become by arithmetic without weights of a layer, on the way to an angle (the operand of Sin or
-  Cos), to integers again, or to a comparison: positions of tokens, time steps, indices, lengths; also from
-  numbers that a net has rounded, as lengths of sounds are;
-* the same of float inputs of the model: if it multiplies them with frequencies, on the way to an angle of
-  which it takes sine and cosine, as it does with time steps; or makes or selects integers by them that
-  look numbers up: tokens, the nearest of points;
-* differences between numbers of one input that it looks up and others: of neighbours;
+* integers converted by arithmetic without layer weights to an angle (the operand of Sin or Cos), to integers
+  again, or to a comparison: positions of tokens, time steps, indices, lengths; also from numbers that a
+  network has rounded, such as lengths of sounds;
+* the same for float inputs of the model: if it multiplies them with frequencies for an angle of which it
+  takes sine and cosine, as for time steps; or if it computes or selects from them integers that are used as
+  indices: tokens, the nearest of points;
+* differences between values of one input that are looked up, such as those of neighbours;
 * the rules of :mod:`transforms.plan.exact_steps`.
 
-Sin and Cos repeat themselves, so that an angle needs steps far smaller than 1, however large it is: position
-1001 becomes 1000 in bfloat16, and most others 0 or the largest on a grid of 8 bits. Most integers above 256
-are not numbers of bfloat16. A difference of numbers that are far from 0 has the error of their size.
+Sin and Cos are periodic, so an angle needs steps far smaller than 1, however large it is: position 1001
+becomes 1000 in bfloat16, and most others 0 or the largest number on an 8-bit grid. Most integers above 256
+are not bfloat16 numbers. A difference of numbers far from 0 has an error of their magnitude.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CHOICES = frozenset({"ArgMax", "ArgMin", "TopK"})
 _CASTS = frozenset({"Cast", "CastLike"})
 _PRODUCTS = frozenset({"Mul", "Div", "MatMul", "Gemm", "Einsum"})
 _INDICES = dict.fromkeys((*LOOKUPS, "ScatterElements", "ScatterND"), 1) | {"OneHot": 0}
-"""Which input of an operator is indices."""
+"""The input of an operator that holds indices."""
 
 
 def exact_arithmetic(graph: gs.Graph) -> set[int]:
@@ -46,21 +46,21 @@ def exact_arithmetic(graph: gs.Graph) -> set[int]:
 def shape_arithmetic(graph: gs.Graph) -> set[int]:
     """Return the ids of nodes that compute from shapes and constants alone."""
 
-    def _joins(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:
+    def _joins(node: gs.Node, data: list[gs.Tensor], computed: Set[int]) -> bool:
         if node.op in ("Shape", "Size") and not node.domain:
             return True
-        return bool(data) and all(id(t) in made for t in data) and not any(walk.bodies(node))
+        return bool(data) and all(id(t) in computed for t in data) and not any(walk.bodies(node))
 
     return follow(walk.nodes(graph), _joins)
 
 
 def without_float_input(graph: gs.Graph) -> set[int]:
-    """Return the ids of nodes that make numbers of integers, booleans and constants alone."""
+    """Return the ids of nodes that compute from integers, booleans and constants alone."""
 
-    def _joins(node: gs.Node, data: list[gs.Tensor], made: Set[int]) -> bool:
+    def _joins(node: gs.Node, data: list[gs.Tensor], computed: Set[int]) -> bool:
         if is_dot_product(node) or node.op == "Gather" or not data:
             return False
-        return all(id(t) in made or not dtypes.is_type(t, dtypes.FLOAT) for t in data)
+        return all(id(t) in computed or not dtypes.is_type(t, dtypes.FLOAT) for t in data)
 
     return follow(graph.nodes, _joins)
 
@@ -68,38 +68,38 @@ def without_float_input(graph: gs.Graph) -> set[int]:
 def follow(nodes: Iterable[gs.Node], joins: Callable[[gs.Node, list[gs.Tensor], Set[int]], bool]) -> set[int]:
     """Return the ids of the nodes that join a group, in the order of the graph.
 
-    ``joins`` is given a node, its inputs that are not constants, and the ids of what the group makes so far.
+    ``joins`` takes a node, its inputs that are not constants, and the ids of the group's tensors so far.
     """
-    found, made = set[int](), set[int]()
+    joined, computed = set[int](), set[int]()
     for node in nodes:
-        if joins(node, walk.computed_inputs(node), made):
-            found.add(id(node))
-            made.update(id(t) for t in node.outputs)
-    return found
+        if joins(node, walk.computed_inputs(node), computed):
+            joined.add(id(node))
+            computed.update(id(t) for t in node.outputs)
+    return joined
 
 
 def positions(graph: gs.Graph, sizes: Set[int]) -> set[int]:
-    """Return the ids of nodes that make angles, integers, comparisons or differences of integers and inputs.
+    """Return the ids of nodes that compute angles, integers, comparisons or differences exactly.
 
-    If anything but such arithmetic is on the way to one, as a layer is or an activation, none of that way is
-    among them; nor is arithmetic on ``sizes``, the ids of its nodes.
+    If a node other than such arithmetic, for example a layer or an activation, is on the way to one, no node
+    of that way is included; nor is arithmetic on ``sizes``, the ids of its nodes.
     """
     inputs = {id(tensor) for tensor in graph.inputs}
     rounded = {id(node) for node in walk.nodes(graph) if onnx_op(node) in ROUNDINGS}
     starts = [sizes, sizes | rounded] if rounded else [sizes]
-    found: set[int] = set()
+    exact: set[int] = set()
     for node in walk.nodes(graph):
         ends = [tensor for tensor in _ends(node) if _is_computed(tensor)]
         for makers in starts if ends else ():
             way = _Way.to(ends, inputs, makers)
             if way is not None and way.is_exact(node):
-                found |= {id(node), *map(id, way.nodes)}
+                exact |= {id(node), *map(id, way.nodes)}
                 break
-    return found - sizes
+    return exact - sizes
 
 
 def _ends(node: gs.Node) -> list[gs.Tensor]:
-    """Return the inputs of a node that have to be exact."""
+    """Return the inputs of a node that must be exact."""
     op = onnx_op(node)
     is_choice = op in _CHOICES or (op in _CASTS and dtypes.is_discrete(node.outputs[0]))
     if op in _ANGLES or is_choice:
@@ -108,14 +108,14 @@ def _ends(node: gs.Node) -> list[gs.Tensor]:
 
 
 def _is_computed(tensor: gs.Tensor) -> bool:
-    """Return whether a tensor may hold float numbers that nodes or inputs of the model made."""
+    """Return whether a tensor may hold float numbers computed by nodes or fed to the model."""
     return not walk.is_given(tensor) and not dtypes.is_discrete(tensor)
 
 
 @dataclass(frozen=True)
 class _Way:
-    """The nodes that make some tensors, the float inputs of the model that have a part in them, by id, and
-    whether integers have.
+    """The nodes that compute some tensors, the ids of the model's float inputs they depend on, and whether
+    they depend on integers.
     """
 
     nodes: list[gs.Node]
@@ -124,26 +124,28 @@ class _Way:
 
     @classmethod
     def to(cls, ends: list[gs.Tensor], inputs: Set[int], makers: Set[int]) -> _Way | None:
-        """Follow the way back to inputs and integers, None if anything but arithmetic is on it.
+        """Follow the way back to inputs and integers; None if it has nodes other than arithmetic.
 
-        ``inputs``: ids of the inputs of the model; ``makers``: of nodes that make integers, of whatever.
+        ``inputs``: ids of the model's inputs; ``makers``: ids of nodes where the way ends at integers.
         """
-        found = walk.way_to(
+        makers_by_id = walk.way_to(
             ends,
             lambda tensor: id(tensor) in inputs or not _is_computed(tensor),
             is_arithmetic,
             lambda node: id(node) in makers,
         )
-        if found is None:
+        if makers_by_id is None:
             return None
-        own = [node for key, node in found.items() if key not in makers]
-        read = [*ends, *(tensor for node in own for tensor in node.inputs)]
+        arithmetic = [node for key, node in makers_by_id.items() if key not in makers]
+        read = [*ends, *(tensor for node in arithmetic for tensor in node.inputs)]
         from_inputs = {id(tensor) for tensor in read if _is_computed(tensor)} & inputs
-        integers = any(not isinstance(one, gs.Constant) and dtypes.is_discrete(one) for one in read)
-        return cls([*found.values()], from_inputs, integers or len(own) < len(found))
+        integers = any(
+            not isinstance(operand, gs.Constant) and dtypes.is_discrete(operand) for operand in read
+        )
+        return cls([*makers_by_id.values()], from_inputs, integers or len(arithmetic) < len(makers_by_id))
 
     def is_exact(self, end: gs.Node) -> bool:
-        """Return whether rounding on the way would ruin what a node makes at its end."""
+        """Return whether rounding on the way would ruin the result of the node at its end."""
         if end.op == "Sub":
             moved = all(node.op in MOVES | LOOKUPS for node in self.nodes)
             looked_up = any(n.op in LOOKUPS and not isinstance(n.inputs[1], gs.Constant) for n in self.nodes)

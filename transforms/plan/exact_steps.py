@@ -1,7 +1,7 @@
-"""Float numbers whose rounding would ruin a result a few steps later: one table of rules.
+"""Float values whose rounding would ruin a result a few steps later: one table of rules.
 
-A rule (a row of :data:`RULES`) names the operators at which it starts and finds, from each of them back, the
-nodes that have to compute in float32 with it.
+A rule (a row of :data:`RULES`) names the operators at which it starts and finds, backwards from each, the
+nodes that must compute in float32 with it.
 """
 
 from __future__ import annotations
@@ -41,78 +41,81 @@ ARITHMETIC = (
     | {"ScatterElements", "Trilu", "OneHot", "Constant", "Cast", "CastLike"}
 )
 _COORDINATES = 8
-"""Numbers that a product of coordinates sums up at most: of a place and a direction in space, homogeneous.
+"""Largest number of terms in a product of coordinates: a place and a direction in space, homogeneous.
 
-A layer sums up more. One is an outer product, as that of positions and the frequencies of their angles.
+A layer sums more terms. A single term is an outer product, as of positions and the frequencies of angles.
 """
 
 _DEVIATIONS = 8
-"""Deviations in a mean from which more than three bits of an input cancel. Pixels have two or three."""
+"""Ratio of mean to deviation from which more than three bits of an input cancel. Pixels have 2 or 3."""
 
 
 Rule = tuple[Mapping[str, int], Callable[[gs.Node, gs.Tensor], Iterable[int] | None]]
-"""The operators at which a rule starts, with the input that has to be exact; and what returns, given such a
-node and that input, the ids of the nodes before it that are exact with it, None where the rule does not hold.
+"""The operators at which a rule starts, with the input that must be exact; and a function that returns, for
+such a node and that input, the ids of earlier nodes that must be exact with it, or None where the rule does
+not apply.
 """
 
 
 def exact_steps(graph: gs.Graph, rules: Iterable[Rule] | None = None) -> set[int]:
     """Return the ids of nodes of a graph and its bodies whose rounding would ruin a result, by all rules."""
-    found: set[int] = set()
+    exact: set[int] = set()
     chosen = tuple(RULES.values() if rules is None else rules)
     for node in walk.nodes(graph):
         for ends, nodes_before in chosen:
             index = ends.get(onnx_op(node), len(node.inputs))
             before = nodes_before(node, node.inputs[index]) if index < len(node.inputs) else None
             if before is not None:
-                found |= {id(node), *before}
-    return found
+                exact |= {id(node), *before}
+    return exact
 
 
 def is_arithmetic(node: gs.Node) -> bool:
     """Return whether a node computes without weights of a layer."""
     if onnx_op(node) == "Einsum":
-        read, arrow, made = str(node.attrs.get("equation", "")).replace(" ", "").partition("->")
-        return bool(arrow) and set(read) - {","} <= set(made)  # sums nothing up
+        input_indices, arrow, output_indices = (
+            str(node.attrs.get("equation", "")).replace(" ", "").partition("->")
+        )
+        return bool(arrow) and set(input_indices) - {","} <= set(output_indices)  # no index is summed
     if is_dot_product(node):
         return node.op in ("MatMul", "Gemm") and _summed(node) <= _COORDINATES
     return onnx_op(node) in ARITHMETIC
 
 
 def _summed(node: gs.Node) -> float:
-    """Return how many numbers a product sums up, infinity if neither operand tells."""
+    """Return how many numbers a product sums, infinity if neither operand has a known size."""
     for index, tensor in enumerate(node.inputs[:2]):
         size = tensor.shape[sum_axis(node, index, len(tensor.shape))] if tensor.shape else None
-        if isinstance(size, int) and size >= 0:  # no name, and known
+        if isinstance(size, int) and size >= 0:  # a known size, not a name
             return size
     return float("inf")
 
 
 def _coordinates(_: gs.Node, tensor: gs.Tensor) -> Iterable[int]:
-    """A step of bfloat16 is a pixel from the 128th on, a quarter of one where -1 to 1 stands for 128."""
+    """A step of bfloat16 is a pixel from the 128th on, or a quarter of one if -1 to 1 stands for 128."""
     return walk.makers([tensor], is_arithmetic)
 
 
 def _running_sum(_: gs.Node, tensor: gs.Tensor) -> Iterable[int] | None:
-    """The phase of a sound, in the thousands, has to be exact to a fraction of a turn; losses add up."""
+    """The phase of a sound, in the thousands, must be exact to a fraction of a turn; errors accumulate."""
     way = walk.makers([tensor], lambda node: onnx_op(node) in _PHASES)
     return way if any(node.op == "CumSum" for node in way.values()) else None
 
 
 def _steps_to_integer(cast: gs.Node, tensor: gs.Tensor) -> Iterable[int] | None:
-    """32767 is 32768 in bfloat16 and float16, which a Cast to int16 makes the lowest number there is."""
-    made = cast.outputs[0]
-    others = (onnx.TensorProto.BOOL, onnx.TensorProto.STRING)
-    if not dtypes.is_discrete(made) or dtypes.element_type(made) in others:
+    """32767 is 32768 in bfloat16 and float16, which a Cast to int16 turns into the lowest number."""
+    result = cast.outputs[0]
+    without_steps = (onnx.TensorProto.BOOL, onnx.TensorProto.STRING)
+    if not dtypes.is_discrete(result) or dtypes.element_type(result) in without_steps:
         return None
     steps = list(walk.steps_to(tensor, lambda node: _is_float(node, _CHAIN | _VIEWS)))
     return map(id, steps) if any(step.op in _CHAIN for step in steps) else None
 
 
 def _sums_with_addend(sub: gs.Node, total: gs.Tensor) -> Iterable[int] | None:
-    """Return the Adds by which what is taken off became part of a total, as optical flow on a grid is.
+    """Return the Adds by which the subtrahend entered a total, as optical flow enters a grid.
 
-    What is left is small, its rounding as large as the grid.
+    The difference is small; its rounding error has the magnitude of the grid.
     """
     adds = walk.makers([total], lambda node: onnx_op(node) == "Add")
     uses = walk.uses_beyond(sub.inputs[1], lambda node, _: id(node) in adds) if adds else ()
@@ -120,9 +123,9 @@ def _sums_with_addend(sub: gs.Node, total: gs.Tensor) -> Iterable[int] | None:
 
 
 def _difference_and_dividend(node: gs.Node, tensor: gs.Tensor) -> Iterable[int] | None:
-    """Return what makes the difference that a node takes, and what it divides if that is one, too.
+    """Return the nodes of the difference that a node reads, and of its dividend if that is one, too.
 
-    A discriminant or a variance is small beside its products, and of rounded ones below 0.
+    A discriminant or a variance is small beside its products, and negative if these are rounded.
     """
     way = _difference(tensor, both_sides=node.op != "Sqrt")
     if way and node.op == "Div":
@@ -131,10 +134,10 @@ def _difference_and_dividend(node: gs.Node, tensor: gs.Tensor) -> Iterable[int] 
 
 
 def _difference(tensor: gs.Tensor, *, both_sides: bool) -> set[int]:
-    """Return the ids of what makes a tensor, if that is a difference of products within bounds, else none.
+    """Return the ids of the nodes of a tensor that is a bounded difference of products, else none.
 
-    A difference that divides has products, or their means, on ``both_sides``: ratios of areas divide by a sum
-    of products less another, which is not small.
+    A divisor must have products, or their means, on ``both_sides``: ratios of areas divide by a sum of
+    products minus another one, which is not small.
     """
     steps = list(walk.steps_to(tensor, lambda node: onnx_op(node) in _BOUNDS))
     (total,) = walk.computed_inputs(steps[-1]) if steps else [tensor]
@@ -160,11 +163,11 @@ def _is_float(node: gs.Node, operators: frozenset[str]) -> bool:
 
 
 def _standardised(shift: gs.Node, _: gs.Tensor) -> Iterable[int] | None:
-    """Return the moves before a shift by a stored mean of an input, and the scales by far smaller deviations.
+    """Return the moves before a shift of an input by a stored mean, and the scalings by small deviations.
 
-    Numbers around 120, as longitudes of one country, are rounded to 1/4 in bfloat16.
-    None for a mask, in which 1 stands for a place. 1 - mask or mask - 1, times -10000 or the lowest number of
-    all: 0 and 1 are exact in every format, and the product is not to be infinite in float16.
+    Numbers around 120, such as longitudes of one country, are rounded to 1/4 in bfloat16. None for a mask,
+    in which 1 marks a place: 1 - mask or mask - 1, times -10000 or the lowest float: 0 and 1 are exact in
+    every format, and the product must not be infinite in float16.
     """
     mean = _constant(shift, "Sub", "Add")
     is_taken_from = shift.op == "Sub" and isinstance(shift.inputs[0], gs.Constant)
@@ -178,7 +181,7 @@ def _standardised(shift: gs.Node, _: gs.Tensor) -> Iterable[int] | None:
 
 
 def _constant(node: gs.Node, *operators: str) -> NDArray | None:
-    """Return the numbers of the one constant that a node takes off, adds, divides by or multiplies with."""
+    """Return the values of the single constant that a node subtracts, adds, divides or multiplies by."""
     if onnx_op(node) not in operators:
         return None
     constants = [t for t in node.inputs if isinstance(t, gs.Constant)]
@@ -189,7 +192,7 @@ def _constant(node: gs.Node, *operators: str) -> NDArray | None:
 
 
 def _is_far(mean: NDArray, scale: gs.Node) -> bool:
-    """Return whether a node divides by deviations and one is far below its mean."""
+    """Return whether a node divides by deviations one of which is far below its mean."""
     values = _constant(scale, "Div", "Mul")
     if values is None:
         return False
@@ -205,4 +208,4 @@ RULES: Mapping[str, Rule] = {
     "differences of products": ({"Sqrt": 0, "Reciprocal": 0, "Div": 1}, _difference_and_dividend),
     "standardised inputs": ({"Sub": 0, "Add": 0}, _standardised),
 }
-"""All of them; the docstrings of their functions say what rounding would ruin."""
+"""All rules; the docstrings of their functions say what rounding would ruin."""

@@ -1,12 +1,12 @@
-"""Nodes that never compute on a coarse grid, because it would ruin what they make.
+"""Nodes that never compute on a coarse grid, because it would ruin their results.
 
 In integers:
 
-* arithmetic on shapes and positions, and what is made of integers and booleans alone: positions, masks;
-* what adds or multiplies a mask: a constant so large that it would set the range of all other values;
-* the scores of an attention on their way into a Softmax, or the Exp of one that is written out, from the
-  product that makes them;
-* sums on their way into a normalization, the residual stream of a transformer.
+* arithmetic on shapes and positions, and results of integers and booleans alone: positions, masks;
+* nodes that add or multiply a mask: a constant so large that it would set the range of all other values;
+* the scores of an attention on their way into a Softmax, or the Exp of a decomposed one, from the product
+  that computes them;
+* sums on their way into a normalization: the residual stream of a transformer.
 
 In integers and blocks: spectra.
 """
@@ -46,7 +46,7 @@ _KEEPS_RATIOS = (
 def float_zone(graph: gs.Graph, masking: Set[int] | None = None, exact: Set[int] | None = None) -> set[int]:
     """Return the ids of the nodes of the outermost graph that never compute in integers.
 
-    ``masking`` and ``exact``: what ``given_masks`` and ``exact_arithmetic`` have found, if asked before.
+    ``masking`` and ``exact``: the results of ``given_masks`` and ``exact_arithmetic``, if already known.
     """
     masking = given_masks(graph) if masking is None else masking
     exact = exact_arithmetic(graph) if exact is None else exact
@@ -58,7 +58,7 @@ def float_zone(graph: gs.Graph, masking: Set[int] | None = None, exact: Set[int]
 
 
 def given_masks(graph: gs.Graph) -> set[int]:
-    """Return the ids of the nodes of the outermost graph that read a mask, other than as a bound."""
+    """Return the ids of the nodes of the outermost graph that read a mask other than as a bound."""
 
     def _is_mask(tensor: gs.Tensor) -> bool:
         is_stored = isinstance(tensor, gs.Constant) and dtypes.is_type(tensor, dtypes.FLOAT)
@@ -68,14 +68,13 @@ def given_masks(graph: gs.Graph) -> set[int]:
 
 
 def spectra(graph: gs.Graph) -> set[int]:
-    """Return the ids of the nodes of the outermost graph that make what a logarithm is taken of, out of
-    inputs of the model and before any layer is learned, dot products among them.
+    """Return the ids of the outermost graph's nodes between inputs and a logarithm, before learned layers.
 
-    A logarithm tells numbers apart by their ratios, and the steps of integers, or of a block, are equal: what
-    is small beside the largest number becomes 0, and its logarithm the floor. That holds for each tensor from
-    the samples of a sound over its spectrum to sums in bands, and for what multiplies them. The nodes are
-    moves, sums, squares and magnitudes, dot products with a constant, and bounds above 0. If anything else is
-    on the way from the inputs to a logarithm, as an activation is, none of that way is among them.
+    A logarithm depends on the ratios of numbers, and the steps of integers, or of a block, are equal:
+    numbers small beside the largest one become 0, and their logarithm the floor. That applies to each tensor
+    from the samples of a sound over its spectrum to sums in bands, and to their factors. The nodes are
+    moves, sums, squares, magnitudes, dot products with a constant, and bounds above 0. If any other node,
+    such as an activation, is on the way from the inputs to a logarithm, no node of that way is included.
     """
 
     def _is_start(tensor: gs.Tensor) -> bool:
@@ -93,7 +92,7 @@ def _keeps_ratios(node: gs.Node) -> bool:
 
 
 def _is_floor(node: gs.Node) -> bool:
-    """Return whether a node only keeps numbers above a positive one: at 0 it would be a Relu."""
+    """Return whether a node only raises numbers to a positive minimum; with 0 it would be a Relu."""
     bounds: list[gs.Tensor] = []
     if onnx_op(node) == "Clip" and all(tensor.is_empty() for tensor in node.inputs[2:]):
         bounds = node.inputs[1:2]

@@ -1,4 +1,4 @@
-"""Tensors put on grids that the caller gives, each by its name."""
+"""Put tensors on given grids, each by its name."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from transforms.scheme.scheme import FLOAT32, Scheme
 
 
 def write_grids(graph: gs.Graph, grids: Mapping[str, Grid]) -> int:
-    """Put each named float32 tensor on its grid for all that read it; return how many were not on one.
+    """Put each named float32 tensor on its grid for all its readers; return how many were not on one before.
 
-    Raises ValueError for a name that no tensor has, a tensor of another type, and a grid that does not fit
-    its shape; the graph is unchanged then.
+    Raises ValueError for an unknown name, a tensor of another type, and a grid that does not fit its shape;
+    the graph is then unchanged.
     """
     places, outputs = owners(graph), walk.outputs(graph)
     tensors = {str(tensor.name): tensor for tensor in _tensors(graph)}
@@ -53,13 +53,13 @@ def write_grids(graph: gs.Graph, grids: Mapping[str, Grid]) -> int:
 
 
 def _tensors(graph: gs.Graph) -> list[gs.Tensor]:
-    """Return the tensors of a graph and its bodies; a name means that of the outermost graph which has it."""
+    """Return the tensors of a graph and its bodies; a name refers to the outermost graph that has it."""
     inner_first = [*walk.graphs(graph)][::-1]
     return [tensor for inner in inner_first for tensor in walk.tensors(inner).values()]
 
 
 def _is_quantized(tensor: gs.Tensor, constants: Constants) -> bool:
-    """Return whether a tensor was made by a node that dequantizes, or its integers are stored."""
+    """Return whether a tensor is the output of a dequantizing node, or a constant stored as integers."""
     maker = walk.producer(tensor)
     is_stored = constants.shape(tensor) is not None and not dtypes.is_type(tensor, dtypes.FLOAT)
     readers = [node.op in DEQUANTIZE for node in tensor.outputs]
@@ -67,7 +67,7 @@ def _is_quantized(tensor: gs.Tensor, constants: Constants) -> bool:
 
 
 def _write(writer: QdqWriter, site: Rounding, grid: Grid, outputs: set[int]) -> list[gs.Node]:
-    """Return the nodes of a grid, which the readers of the tensor follow from now on."""
+    """Return the nodes of a grid, which the tensor's readers read from now on."""
     step, parameters = QuantSpec(grid.format, grid.axis, block=grid.block_size), (grid.scale, grid.zero_point)
     if isinstance(site.tensor, gs.Constant):
         target, nodes = writer.store(site.tensor, step, parameters, keep_node=False)

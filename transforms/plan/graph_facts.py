@@ -1,7 +1,7 @@
-"""Facts of a graph that plans need, whatever the scheme: each is found once for all plans of a job.
+"""Facts of a graph that plans need, whatever the scheme: each is computed once for all plans of a job.
 
-Most plans of a job are of one graph, or of copies of it. A fact is a set of nodes or tensors; it is
-remembered by their places in the graph, and found again in one that differs in anything that facts rest on.
+Most plans of a job are of one graph, or of copies of it. A fact is a set of nodes or tensors; it is cached
+by their places in the graph, and computed again for a graph that differs in anything the fact depends on.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Places = dict[str, list[int]]
 
 
 class _Fact:
-    """A set of ``id`` of nodes, or of tensors, and the function that finds them.
+    """A set of ``id`` of nodes, or of tensors, and the function that computes it.
 
-    ``operators``: it is empty in a graph without a node of one of these types, and is not looked for there.
+    ``operators``: in a graph without any of these node types it is empty and not computed.
     """
 
     def __init__(
@@ -150,53 +150,53 @@ _LOOKUPS = frozenset({"Gather"})
 
 
 class GraphFacts:
-    """Sets of ``id`` of nodes or tensors of a graph, which stays as it is meanwhile.
+    """Sets of ``id`` of nodes or tensors of a graph, which must not change meanwhile.
 
-    ``known`` remembers them for other graphs like this one.
+    ``known`` caches them for other graphs of the same form.
     """
 
     graph: gs.Graph
     known: KnownFacts | None
 
     exact = _Fact(_exact)
-    """Nodes: sizes, positions, angles, which no format may round."""
+    """Nodes that compute sizes, positions or angles, which no format may round."""
     masking = _Fact(_masking)
     """Nodes that read a mask."""
     zone = _Fact(_zone)
     """Nodes that never compute in integers."""
     lengths = _Fact(_lengths)
-    """Nodes that decide how long tensors are with which layers go on."""
+    """Nodes that decide the lengths of tensors in later layers."""
     spectra = _Fact(_spectra, operators=frozenset({"Log"}))
-    """Nodes that make what a logarithm is taken of."""
+    """Nodes on which a logarithm depends."""
     floats = _Fact(_floats)
-    """Nodes that may not read what was an integer."""
+    """Nodes that may not read dequantized integers."""
     beyond_float16 = _Fact(_beyond_float16)
     """Nodes with numbers beyond the range of float16."""
     finer = _Fact(_finer)
-    """Products that features give more bits than others."""
+    """Products to which features give more bits than to others."""
     lopsided = _Fact(_lopsided, of_tensors=True)
-    """Weights of products that zero points would round better."""
+    """Weights of products with a smaller error if they have zero points."""
     shared_heads = _Fact(_shared_heads, operators=_LOOKUPS)
-    """Products whose weight is a table."""
+    """Products whose weight is an embedding table."""
     logits = _Fact(_logits, operators=_LOOKUPS, of_tensors=True)
     """Outputs that are logits of tokens."""
     rotating = _Fact(_rotating, operators=_LOOKUPS)
-    """Products that rotate what a head reads."""
+    """Products that rotate the input of a head."""
     counted_sentinels = _Fact(_counted_sentinels, of_tensors=True)
-    """Tensors with sentinels that something computes with."""
+    """Tensors with sentinels that take part in computations."""
     infinite = _Fact(_infinite, of_tensors=True)
     """Tensors that may hold infinities."""
     meant_infinities = _Fact(_meant_infinities, of_tensors=True)
-    """Tensors whose infinities mean something, those of runs among them."""
+    """Tensors whose infinities have a meaning, including those that arise in runs."""
 
     def __init__(self, graph: gs.Graph, known: KnownFacts | None = None) -> None:
-        """Find nothing yet."""
+        """Compute nothing yet."""
         self.graph, self.known = graph, known
         self.found: dict[str, frozenset[int]] = {}
 
     @cached_property
     def types(self) -> frozenset[str]:
-        """The types of the nodes, of bodies, too."""
+        """The types of the nodes, including those of bodies."""
         return frozenset(node.op for node in walk.nodes(self.graph))
 
     @cached_property
@@ -206,19 +206,19 @@ class GraphFacts:
 
     @cached_property
     def places(self) -> Places:
-        """What is known of graphs of this form."""
+        """The cached facts of graphs with this form."""
         return Places() if self.known is None else self.known.places(self.form)
 
 
 class KnownFacts:
-    """The facts of all forms that a graph has in a job."""
+    """Cache of facts for all forms that a graph has in a job."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
+        """Start empty."""
         self._forms: list[tuple[list[Hashable], list[Callable[[], Any]], Places]] = []
 
     def places(self, form: Form) -> Places:
-        """Return what is known of graphs of a form, to read and to add to."""
+        """Return the cached facts of a form, to read and to extend."""
         for described, constants, places in self._forms:
             if described == form.described and all(map(_holds, constants, form.constants)):
                 return places
@@ -227,12 +227,12 @@ class KnownFacts:
 
 
 def _held(values: Any) -> Callable[[], Any]:
-    """Return what gives the numbers of a constant, large ones as long as something else holds them."""
+    """Return a function that returns the values of a constant; large ones are only referenced weakly."""
     return ref(values) if values.nbytes >= LARGE else lambda: values
 
 
 def _holds(held: Callable[[], Any], values: Any) -> bool:
-    """Return whether numbers are the same: one array, or small ones, which may be read anew, if equal."""
+    """Return whether values are the same: one array, or equal small ones, which may have been read again."""
     known = held()
     if known is values or known is None or max(known.nbytes, values.nbytes) >= LARGE:
         return known is values
@@ -241,14 +241,14 @@ def _holds(held: Callable[[], Any], values: Any) -> bool:
 
 
 class Form:
-    """All that facts of a graph rest on: nodes, attributes, connections, types, shapes, stored arrays.
+    """Everything that facts of a graph depend on: nodes, attributes, connections, types, shapes, constants.
 
-    ``nodes`` and ``tensors``: those of the graph and its bodies, each once. ``described``: what is said of
-    them, equal for graphs that are alike; ``constants``: what holds their numbers.
+    ``nodes`` and ``tensors``: of the graph and its bodies, each once. ``described``: their descriptions,
+    equal for equal graphs; ``constants``: references to constant values.
     """
 
     def __init__(self, graph: gs.Graph) -> None:
-        """Go through a graph."""
+        """Traverse a graph."""
         self.nodes: list[gs.Node] = []
         self.tensors: list[gs.Tensor] = []
         self.described: list[Hashable] = []
@@ -269,7 +269,7 @@ class Form:
         return tuple(map(self._place, tensors))
 
     def _place(self, tensor: gs.Tensor) -> int:
-        """Return the place of a tensor among all; what is said of it the first time is that it is there."""
+        """Return the index of a tensor; a new tensor is added and described."""
         place = self._places.setdefault(id(tensor), len(self.tensors))
         if place == len(self.tensors):
             self.tensors.append(tensor)

@@ -1,19 +1,19 @@
-"""Tensors that may hold infinities, and those of them whose infinities mean something.
+"""Tensors that may hold infinities, and those whose infinities have a meaning.
 
-A block shares one exponent, and an infinity leaves it none: all of its numbers become NaN. A float type of
-our operators makes an infinity its largest number. That does no harm unless something tells the two apart: a
-row of scores that is masked whole becomes NaN in a Softmax, which IsNaN finds and a Where replaces; a row of
-large numbers becomes a row of equal shares. What tells an infinity from a number:
+A block has one shared exponent, and an infinity turns all of its numbers into NaN. A float type of our
+operators saturates an infinity to its largest number. That is harmless unless the model distinguishes the
+two: a fully masked row of scores becomes NaN in a Softmax, which IsNaN finds and a Where replaces; a row of
+large numbers becomes a row of equal shares. An infinity is distinguished from a number by:
 
-* IsInf, and IsNaN of what an infinity becomes NaN in;
+* IsInf, and IsNaN of tensors in which an infinity becomes NaN;
 * comparisons, and choices by size: Max, Min, ReduceMax, ReduceMin, ArgMax, ArgMin, TopK, Hardmax;
-* a Where that it is data of;
-* a Softmax, unless the infinities are all in one added constant that leaves a number in each row.
+* a Where that selects it as data;
+* a Softmax, unless all infinities are in one added constant that leaves a number in each row.
 
-Infinities come from constants. Others come with inputs, from logarithms and quotients, or from sums of
-numbers next to the largest one (``computed``): any model might have those. They count where the model itself
-expects them: before an IsInf, a comparison with an infinity or a number of that size, and before an IsNaN
-where they become NaN, in a Softmax or a difference.
+Infinities come from constants. Others come from inputs, from logarithms and quotients, or from sums of
+numbers close to the largest one (``computed``), which may occur in any model. They count where the model
+itself expects them: before an IsInf, a comparison with an infinity or a number of that magnitude, and before
+an IsNaN where they become NaN, in a Softmax or a difference.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ _SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
 _GUARDS = frozenset({"IsInf", "IsNaN"})
 _TELLING = _COMPARISONS | _BY_SIZE | _SOFTMAX | {"Where", "IsInf"}
 _MAKERS = frozenset({"Log", "Reciprocal", "Exp", "Pow"})
-"""Operators that make an infinity of a number; Div does, if what it divides by is computed."""
+"""Operators that turn a number into an infinity; also Div, if its divisor is computed."""
 
 _HALF = 2.0**127
-"""The least number that is infinite in float32 once it is added to itself."""
+"""The least number whose double is infinite in float32."""
 
 _LARGEST_FLOAT16 = 65504.0
 
 
 def infinite_tensors(graph: gs.Graph) -> set[int]:
-    """Return the ids of the tensors of a graph and its bodies to which infinities are carried.
+    """Return the ids of the tensors of a graph and its bodies that may hold infinities.
 
-    Of constants, and those that a Pow with a stored negative exponent makes of a small number that a block
-    rounds to zero. That goes by moves, sums, products of single numbers, functions that are infinite where
-    these are, and choices, through control flow, and ends at all other operators.
+    They come from constants, and from a Pow with a stored negative exponent whose small base a block rounds
+    to zero. They are followed through moves, sums, element-wise products, functions that are infinite at
+    infinity, choices and control flow, and end at all other operators.
     """
     exponents = ((node, node.inputs[1]) for node in walk.nodes(graph) if onnx_op(node) == "Pow")
     powers = (
@@ -75,18 +75,18 @@ def infinite_tensors(graph: gs.Graph) -> set[int]:
 
 
 def meant_infinities(graph: gs.Graph, *, computed: bool = False) -> dict[int, gs.Tensor]:
-    """Return the tensors, by id, of a graph and its bodies whose infinities have to stay infinite.
+    """Return the tensors, by id, of a graph and its bodies whose infinities must stay infinite.
 
-    Those of constants, and with ``computed`` those that come about in a run.
+    These are infinities of constants, and with ``computed`` also those that arise in a run.
     """
     ops = set(map(onnx_op, walk.nodes(graph)))
     if ops.isdisjoint(_TELLING | _GUARDS):
         return {}
     meant = _Meant(graph)
-    found = meant.stored()
+    tensors = meant.stored()
     if computed and not ops.isdisjoint(_COMPARISONS | _GUARDS):
-        found |= meant.computed()
-    return found
+        tensors |= meant.computed()
+    return tensors
 
 
 def is_infinite(tensor: gs.Tensor) -> bool:
@@ -97,22 +97,22 @@ def is_infinite(tensor: gs.Tensor) -> bool:
 
 
 def has_infinity(values: np.ndarray) -> bool:
-    """Return whether an array of floats holds an infinity, beside NaN or not."""
+    """Return whether an array of floats holds an infinity, with or without NaN."""
     if not values.size:
         return False
-    low, high = np.fmin.reduce(values, axis=None), np.fmax.reduce(values, axis=None)  # which ignore NaN
+    low, high = np.fmin.reduce(values, axis=None), np.fmax.reduce(values, axis=None)  # both ignore NaN
     return bool(np.isinf(low) or np.isinf(high))
 
 
 def _carries(node: gs.Node, index: int) -> bool:
-    """Return whether what a node makes may be infinite if what it reads as an input is."""
+    """Return whether an infinite input may make the output of a node infinite."""
     op = onnx_op(node)
     carries = op in _CARRIERS or (op == "Gemm" and index == _ADDED)
     return carries and not dtypes.is_discrete(node.inputs[index])
 
 
 def _filled(graph: gs.Graph) -> Iterator[gs.Tensor]:
-    """Yield what nodes fill with a stored infinity."""
+    """Yield tensors that nodes fill with a stored infinity."""
     for node in walk.nodes(graph):
         value = node.attrs.get("value") if onnx_op(node) == "ConstantOfShape" else None
         if value is not None and is_infinite(value):
@@ -120,7 +120,7 @@ def _filled(graph: gs.Graph) -> Iterator[gs.Tensor]:
 
 
 class _Meant:
-    """Where infinities of a graph come from, and where they are told from numbers."""
+    """Where infinities of a graph come from, and where they are distinguished from numbers."""
 
     def __init__(self, graph: gs.Graph) -> None:
         self._graph, self._spread = graph, Spread(graph, _carries)
@@ -135,7 +135,7 @@ class _Meant:
         ]
 
     def stored(self) -> dict[int, gs.Tensor]:
-        """Return the tensors between stored infinities and where these are told from numbers."""
+        """Return the tensors between stored infinities and the nodes that distinguish them from numbers."""
         telling = [
             (node, tensor)
             for node, tensor in self._edges
@@ -154,21 +154,24 @@ class _Meant:
         return self._between(reached, ends)
 
     def computed(self) -> dict[int, gs.Tensor]:
-        """Return the tensors between infinities that a run brings and where the model expects them."""
+        """Return the tensors between infinities that arise in a run and nodes that expect them."""
         ends = [tensor for node, tensor in self._edges if self._expects(node)]
         before = self._spread.backwards(ends)
-        sources = [one for one in before.values() if self._may_become_infinite(one)]
+        sources = [source for source in before.values() if self._may_become_infinite(source)]
         return self._between(self._spread.onwards(sources), ends)
 
     def _between(self, reached: dict[int, gs.Tensor], ends: Iterable[gs.Tensor]) -> dict[int, gs.Tensor]:
-        before = self._spread.backwards(one for one in ends if id(one) in reached)
+        before = self._spread.backwards(end for end in ends if id(end) in reached)
         return {key: tensor for key, tensor in before.items() if key in reached}
 
     def _expects(self, node: gs.Node) -> bool:
-        """Return whether a node is one by which a model shows that it expects infinities."""
-        constants = [one for one in node.inputs if isinstance(one, gs.Constant)]
+        """Return whether a node shows that the model expects infinities."""
+        constants = [constant for constant in node.inputs if isinstance(constant, gs.Constant)]
         if node.op in _COMPARISONS:
-            return any(_is_float(one) and magnitude(one.values) >= _LARGEST_FLOAT16 for one in constants)
+            return any(
+                _is_float(constant) and magnitude(constant.values) >= _LARGEST_FLOAT16
+                for constant in constants
+            )
         makes_nan = node.op in _SOFTMAX or (node.op == "Sub" and not constants)
         return node.op == "IsInf" or (makes_nan and self._is_before_nan(node))
 
@@ -176,27 +179,28 @@ class _Meant:
         return any(id(tensor) in self._guarded for tensor in node.outputs)
 
     def _may_become_infinite(self, tensor: gs.Tensor) -> bool:
-        """Return whether a tensor is an input, a number that becomes infinite in a sum, or made of a division
-        by zero or the like.
-        """
+        """Return whether a tensor may be infinite in a run.
+
+        It may if it is an input, a number that overflows in a sum, or computed by a division by zero or the
+        like."""
         if isinstance(tensor, gs.Constant):
             return _is_float(tensor) and magnitude(tensor.values) >= _HALF
         node = walk.producer(tensor)
         if node is None:
-            return any(tensor is one for one in self._graph.inputs)
+            return any(tensor is model_input for model_input in self._graph.inputs)
         return node.op in _MAKERS or (node.op == "Div" and not isinstance(node.inputs[1], gs.Constant))
 
 
 def _may_fill_a_row(softmax: gs.Node, infinite: dict[int, gs.Tensor]) -> bool:
     """Return whether a row of a Softmax may be all infinite, or hold a positive infinity.
 
-    ``infinite``: the tensors, by id, that may hold infinities. Not if these are all in one constant that
+    ``infinite``: the tensors, by id, that may hold infinities. False if these are all in one constant that
     sums add, and that leaves a number in each of its rows along the last axis.
     """
     summands = list(_summands(softmax.inputs[0]))
-    if any(id(one) in infinite for one in summands if not isinstance(one, gs.Constant)):
+    if any(id(summand) in infinite for summand in summands if not isinstance(summand, gs.Constant)):
         return True
-    constants = [one.values for one in summands if is_infinite(one)]
+    constants = [summand.values for summand in summands if is_infinite(summand)]
     rank = len(softmax.inputs[0].shape) if softmax.inputs[0].shape is not None else 0
     if len(constants) != 1 or softmax.attrs.get("axis", -1) not in (-1, rank - 1):
         return True
@@ -207,11 +211,11 @@ def _may_fill_a_row(softmax: gs.Node, infinite: dict[int, gs.Tensor]) -> bool:
 
 
 def _summands(tensor: gs.Tensor) -> Iterator[gs.Tensor]:
-    """Yield the tensors that Adds make a tensor of, or that a Gemm adds; itself if nothing is added."""
+    """Yield the tensors whose sum, by Adds or a Gemm's bias, is a tensor; itself if nothing is added."""
     waiting = [tensor]
     while waiting:
-        one = waiting.pop()
-        node = walk.producer(one)
+        summand = waiting.pop()
+        node = walk.producer(summand)
         added: list[gs.Tensor] = []
         if node is not None and onnx_op(node) == "Add":
             added = node.inputs
@@ -219,12 +223,12 @@ def _summands(tensor: gs.Tensor) -> Iterator[gs.Tensor]:
             added = node.inputs[_ADDED:]
         waiting += added
         if not added:
-            yield one
+            yield summand
 
 
 def _carries_nan(node: gs.Node, index: int) -> bool:
-    """Return whether NaN in an input of a node may be NaN in what it makes."""
-    floats = (one for one in node.outputs if not dtypes.is_discrete(one))
+    """Return whether NaN in an input of a node may be NaN in its output."""
+    floats = (output for output in node.outputs if not dtypes.is_discrete(output))
     return not dtypes.is_discrete(node.inputs[index]) and any(floats)
 
 

@@ -1,10 +1,10 @@
-"""Operators that integers pass as they are, and forms that ONNX Runtime gets wrong between integers.
+"""Operators that move integers unchanged, and forms that ONNX Runtime gets wrong between integers.
 
-A default session of version 1.32 puts a node between a DequantizeLinear and a QuantizeLinear of 8 bits into
-an operator on integers of its own. All that this package quantizes was compared with sessions without
-optimization, in every form of its attributes: the others differ by two steps at most.
+A default session of version 1.32 replaces a node between a DequantizeLinear and a QuantizeLinear of 8 bits
+by an integer operator. All operators that this package quantizes were compared with sessions without
+optimization, in every form of their attributes: the others differ by two steps at most.
 
-Without pads, :mod:`transforms.runtime_workarounds` takes the attribute away that it stumbles over.
+Without pads, :mod:`transforms.runtime_workarounds` removes the attribute that causes the error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOVES = frozenset(
     | {"GatherElements", "GatherND", "DepthToSpace", "SpaceToDepth", "Expand", "Tile", "Identity", "Pad"}
     | {"Slice", "Split"}
 )
-"""Operators that make no number that was not there: the first input is what they move."""
+"""Operators whose output has only numbers of the first input."""
 
 _SCALES = 2  # input of Resize
 
@@ -32,7 +32,7 @@ def is_move(node: gs.Node) -> bool:
 
 
 def keeps_grid(node: gs.Node) -> bool:
-    """Return whether a Pad pads with zero, which every scale has; true of all other moves."""
+    """Return whether a Pad pads with zero, which every scale represents; true of all other moves."""
     if node.op != "Pad" or node.attrs.get("mode", "constant") != "constant":
         return True
     value = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
@@ -40,17 +40,17 @@ def keeps_grid(node: gs.Node) -> bool:
 
 
 def is_operand_moved(tensor: gs.Tensor) -> bool:
-    """Return whether a dot product reads a tensor, moved or not."""
+    """Return whether a dot product reads a tensor, directly or through moves."""
     uses = walk.uses_beyond(tensor, lambda node, index: is_move(node) and index == 0)
     return any(is_dot_product(node) and is_operand(node, index) for node, index in uses)
 
 
 def needing_floats(graph: gs.Graph) -> set[int]:
-    """Return the ids of the nodes of the outermost graph that may not read what was an integer.
+    """Return the ids of the outermost graph's nodes that may not read dequantized integers.
 
-    A default session would fail on them, or make other numbers. So are the moves in front of them, after
-    which it moves a DequantizeLinear; and in front of a node without a kernel for channels that are last, all
-    back to the layers, after which it moves the Transposes of these.
+    A default session would fail on them, or compute other numbers. They include the moves before them,
+    across which it moves a DequantizeLinear; and before a node without a kernel for channels-last data,
+    everything back to the layers, after which it moves their Transposes.
     """
     wrong, transposed = set[int](), set[int]()
     if not any(_takes_no_last_channels(node) or _is_pooled_wrongly(node) for node in graph.nodes):
@@ -65,14 +65,14 @@ def needing_floats(graph: gs.Graph) -> set[int]:
 
 
 def _is_pooled_wrongly(node: gs.Node) -> bool:
-    """Return whether an integer kernel of pools has no dilations, or divides by more than a window holds."""
+    """Return whether the integer kernel of a pool lacks its dilations, or divides by too large a count."""
     if onnx_op(node) != "AveragePool":
         return False
     return not is_dense(node) or (has_pads(node) and counts_pads_of_cut_windows(node))
 
 
 def _takes_no_last_channels(node: gs.Node) -> bool:
-    """Return whether a Resize is cubic and shrinks, or may: with channels last, the runtime refuses it."""
+    """Return whether a Resize is cubic and may shrink: with channels last, the runtime refuses it."""
     if onnx_op(node) != "Resize" or node.attrs.get("mode") != "cubic":
         return False
     (scales,) = node.inputs[_SCALES : _SCALES + 1] or [None]
@@ -80,25 +80,25 @@ def _takes_no_last_channels(node: gs.Node) -> bool:
 
 
 def is_dense(pool: gs.Node) -> bool:
-    """Return whether the windows of a pool have no holes."""
+    """Return whether the windows of a pool have no dilations."""
     return all(step == 1 for step in pool.attrs.get("dilations", ()))
 
 
 def has_pads(pool: gs.Node) -> bool:
-    """Return whether a pool has pads that it says itself; those of auto_pad SAME are of any size."""
-    given = pool.attrs.get("auto_pad", "NOTSET") == "NOTSET"
-    return given and any(pool.attrs.get("pads", ()))
+    """Return whether a pool has explicit pads; with auto_pad SAME pads may have any size."""
+    is_explicit = pool.attrs.get("auto_pad", "NOTSET") == "NOTSET"
+    return is_explicit and any(pool.attrs.get("pads", ()))
 
 
 def counts_pads_of_cut_windows(pool: gs.Node) -> bool:
-    """Return whether a pool counts its pads, and its last windows may reach beyond them."""
+    """Return whether a pool counts its pads, and its last windows may extend beyond them."""
     counts = pool.attrs.get("ceil_mode", 0) and pool.attrs.get("count_include_pad", 0)
-    given = pool.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
-    return bool(counts) and given and not _fits(pool)
+    is_explicit = pool.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    return bool(counts) and is_explicit and not _fits(pool)
 
 
 def _fits(pool: gs.Node) -> bool:
-    """Return whether the windows of a pool without holes end where its pads do, along each axis."""
+    """Return whether the windows of a pool without dilations end where its pads do, along each axis."""
     kernel: list[int] = pool.attrs["kernel_shape"]
     strides = pool.attrs.get("strides") or [1] * len(kernel)
     if all(stride == 1 for stride in strides):

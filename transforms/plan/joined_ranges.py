@@ -1,10 +1,10 @@
-"""Concats of tensors whose ranges are far apart: on one scale, what is small would be rounded to nothing.
+"""Concats of tensors with very different ranges: on a shared scale, small numbers would round to nothing.
 
-Detectors join boxes in pixels and the logits of scores, and take them apart again: on the scale of the boxes
-a score has a few steps. What such a Concat makes stays float, and what it reads keeps scales of its own.
+Detectors concatenate boxes in pixels and logits of scores, and split them again: on the scale of the boxes a
+score has only a few steps. The result of such a Concat stays float, and its inputs keep their own scales.
 
-A layer that multiplies by weights reads the whole: its sums have errors of all channels, and those of small
-ones are no larger than those of large ones. Such a Concat stays as it is.
+A layer that multiplies the whole result by weights is different: its sums have errors of all channels, and
+errors of small channels do not exceed those of large ones. Such a Concat stays as it is.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from transforms.plan.quant_spec import ACTIVATION, QuantSite
 from transforms.plan.quantization_plan import Extremes, QuantizationPlan, range_of
 
 APART = 50
-"""How many times as wide a range of 255 steps is as one of 5. The error of rounding is a twelfth of a squared
-step: of numbers that fill those 5 steps evenly it is 14 dB below the power, of others less."""
+"""Ratio of a range of 255 steps to one of 5. The squared error of rounding is a twelfth of a squared step:
+for numbers spread evenly over those 5 steps it is 14 dB below the power, for others less."""
 
 _STEPS = 255 / APART
 
 JOINED = "parts whose ranges are far apart"
-"""Why these stay float."""
+"""The reason why these stay float."""
 
 _CUTS = SLICES | {"Gather", "GatherND", "GatherElements"}
 
@@ -37,37 +37,41 @@ _PLAIN = frozenset({"Add", "Sub", "Mul", "Div"})
 _EACH_ALONE = frozenset(
     {"Relu", "LeakyRelu", "PRelu", "Clip", "AveragePool", "GlobalAveragePool", "Resize", "Concat"}
 )
-"""Operators that make no channel larger beside another."""
+"""Operators that do not scale one channel against another."""
 
 
 def joined_far_apart(plan: QuantizationPlan, extremes: Extremes) -> list[str]:
-    """Return the names of activations of a plan by which a Concat has one scale for ranges far apart.
+    """Return the names of activations that share the scale of a Concat despite very different ranges.
 
     ``extremes``: the lowest and the highest number of each tensor in all samples.
     """
-    sites = {id(one.tensor): one for one in plan.quantizations if one.role == ACTIVATION}
-    found: dict[str, None] = {}
+    sites = {
+        id(quantization.tensor): quantization
+        for quantization in plan.quantizations
+        if quantization.role == ACTIVATION
+    }
+    names: dict[str, None] = {}
     for node in plan.graph.nodes:
         joined = _Joined(plan, node) if onnx_op(node) == "Concat" else None
         if joined is None or not joined.is_taken_apart:
             continue
         some = [sites[id(tensor)] for tensor in joined.tensors if id(tensor) in sites]
         if any(_is_too_coarse(plan, node, site, extremes) for site in some):
-            found |= dict.fromkeys(str(site.tensor.name) for site in some)
-    return [name for name in found if name not in plan.scheme.tensors]
+            names |= dict.fromkeys(str(site.tensor.name) for site in some)
+    return [name for name in names if name not in plan.scheme.tensors]
 
 
 class _Joined:
-    """What has the scale of a Concat, or of what follows from it in the same proportions.
+    """The tensors with the scale of a Concat, or in proportion to it.
 
-    ``is_taken_apart``: whether something reads a part, or computes with the numbers one by one.
+    ``is_taken_apart``: whether a reader takes a part of it, or computes with single numbers.
     """
 
     def __init__(self, plan: QuantizationPlan, concat: gs.Node) -> None:
         self.tensors: list[gs.Tensor] = [concat.outputs[0]]
         self.is_taken_apart = False
         seen = set[int]()
-        for tensor in self.tensors:  # grows meanwhile
+        for tensor in self.tensors:  # grows during the loop
             if id(tensor) in seen:
                 continue
             seen.add(id(tensor))
@@ -79,11 +83,13 @@ class _Joined:
         if is_move(node) and index == 0:
             is_cut = onnx_op(node) in _CUTS
             self.is_taken_apart |= is_cut
-            self.tensors += [one for one in node.outputs if not is_cut or self._shares(plan, one, node)]
+            self.tensors += [
+                output for output in node.outputs if not is_cut or self._shares(plan, output, node)
+            ]
         elif onnx_op(node) in _EACH_ALONE or _takes_number(node):
             self.tensors += node.outputs[:1]
         elif onnx_op(node) in _PLAIN and _constants(node) and not is_operand_moved(node.outputs[0]):
-            self.is_taken_apart = True  # by numbers for each channel, after which layers may take all alike
+            self.is_taken_apart = True  # scaled per channel; later layers may read all channels alike
             self.tensors += node.outputs[:1]
         elif not (is_dot_product(node) and is_operand(node, index)):
             self.is_taken_apart = True
@@ -94,16 +100,16 @@ class _Joined:
 
 
 def _takes_number(node: gs.Node) -> bool:
-    """Return whether a node multiplies or adds one number, the same for all."""
-    return onnx_op(node) in _PLAIN and any(one.values.size == 1 for one in _constants(node))
+    """Return whether a node multiplies by or adds a single number."""
+    return onnx_op(node) in _PLAIN and any(constant.values.size == 1 for constant in _constants(node))
 
 
 def _constants(node: gs.Node) -> list[gs.Constant]:
-    return [one for one in node.inputs if isinstance(one, gs.Constant)]
+    return [tensor for tensor in node.inputs if isinstance(tensor, gs.Constant)]
 
 
 def _is_too_coarse(plan: QuantizationPlan, concat: gs.Node, site: QuantSite, extremes: Extremes) -> bool:
-    """Return whether a part that is joined has a few steps of a scale for all, which has so many bits."""
+    """Return whether a joined part has only a few steps of the shared scale, for this bit width."""
     step = site.steps[-1]
     if not step.format.is_integer or not step.needs_range or plan.grid(site, step):
         return False
@@ -116,7 +122,7 @@ def _is_too_coarse(plan: QuantizationPlan, concat: gs.Node, site: QuantSite, ext
 def _widths(
     plan: QuantizationPlan, concat: gs.Node, extremes: Extremes, *, symmetric: bool
 ) -> Iterator[float]:
-    """Yield the widths of ranges that a Concat joins, but of zeros, and of what nobody has measured."""
+    """Yield the widths of the ranges that a Concat joins, without empty and unmeasured ones."""
     for tensor in concat.inputs:
         source = tensor if isinstance(tensor, gs.Constant) else plan.specs.integers.source(tensor)
         low, high = range_of([source], extremes) or (0.0, 0.0)

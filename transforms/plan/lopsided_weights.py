@@ -1,4 +1,4 @@
-"""Weights whose blocks lie so far from symmetric around 0 that zero points make their rounding better."""
+"""Weights whose blocks are so asymmetric around 0 that zero points reduce their rounding error."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from transforms.graph.constants import load
 
 _BLOCK = 32
 _MOST = 512
-"""Blocks of a weight that tell, spread over all of it."""
+"""Blocks of a weight to examine, spread evenly."""
 
 
 def lopsided_weights(graph: gs.Graph) -> Iterator[int]:
     """Yield the ids of weights of products that have a smaller squared error in uint4 than in int4.
 
-    Both are chosen for blocks of 32 numbers along the sum, a part of the weight's.
+    Both use blocks of 32 numbers along the axis of the sum, for a part of the weight.
     """
     seen = set[int]()
     for node in walk.nodes(graph):
@@ -46,7 +46,7 @@ def _is_lopsided(weight: gs.Constant, axis: int) -> bool:
 
 
 def _error(rows: Float32Array, name: str) -> float:
-    """Return the squared error of blocks in a format, with a zero point if it has no sign."""
+    """Return the squared error of blocks in a format, with a zero point if the format is unsigned."""
     fmt = FORMATS[name]
     grid = block_parameters(rows, fmt, 1, _BLOCK, symmetric=fmt.is_signed, method="MSE")
     rounded = dequantize_blocks(quantize_blocks(rows, grid, fmt, 1, _BLOCK), grid, 1, _BLOCK)

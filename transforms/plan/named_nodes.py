@@ -1,4 +1,4 @@
-"""Nodes by the names and operators that a scheme speaks of them by."""
+"""Find nodes by the names and operators in a scheme."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from transforms.graph import walk
 from transforms.graph.selection import NodeSet, label_of, literal, matches, with_bodies
 
 _MERGED = "/MatMulAddFusion"
-"""What the optimizer puts after the name of a MatMul that it makes a Gemm of, together with an Add."""
+"""Suffix that the optimizer adds to the name of a MatMul when it fuses it with an Add into a Gemm."""
 
 
 class NamedNodes:
-    """The nodes of a graph by the names and operators that each goes by."""
+    """The nodes of a graph by name and operator."""
 
     def __init__(self, graph: gs.Graph) -> None:
-        """Read the names."""
+        """Index the nodes."""
         self._nodes = list(walk.nodes(graph))
         self._named: dict[str, list[int]] = {}
         self._of_type: dict[str, list[int]] = {}
@@ -27,26 +27,30 @@ class NamedNodes:
                     places.setdefault(name, []).append(place)
 
     def matching(self, pattern: str) -> NodeSet:
-        """Return the nodes whose name matches or whose operator has the name of the pattern, in order."""
+        """Return the nodes whose name matches the pattern or whose operator it names, in order."""
         name = literal(pattern)
-        names = [name] if name is not None else [one for one in self._named if matches(one, pattern)]
+        names = (
+            [name]
+            if name is not None
+            else [known_name for known_name in self._named if matches(known_name, pattern)]
+        )
         places = {place for name in names for place in self._named.get(name, ())}
         places.update(self._of_type.get(pattern, ()))
         return with_bodies(self._nodes[place] for place in sorted(places))
 
 
 def named(graph: gs.Graph, names: Collection[str]) -> NodeSet:
-    """Return the nodes of a graph that entries of ``layers`` speak of which match these names alone."""
+    """Return the nodes of a graph with one of these names, including the nodes of their bodies."""
     return with_bodies(node for node in walk.nodes(graph) if not _labels(node).isdisjoint(names))
 
 
 def _labels(node: gs.Node) -> set[str]:
-    """Return the names that a node goes by: a Gemm made of a MatMul has that of the MatMul too."""
+    """Return the names of a node: a Gemm fused from a MatMul also has the MatMul's name."""
     return {label_of(node), node.name.removesuffix(_MERGED)} if _was_merged(node) else {label_of(node)}
 
 
 def operators(node: gs.Node) -> frozenset[str]:
-    """Return the operator types that a node goes by: a Gemm that was a MatMul and an Add is MatMul too."""
+    """Return the operator types of a node: a Gemm fused from MatMul and Add is also a MatMul."""
     return frozenset({node.op, "MatMul"} if _was_merged(node) else {node.op})
 
 

@@ -1,4 +1,4 @@
-"""Writing one quantized tensor into a graph: the nodes of a grid, or a constant that lies on it already."""
+"""Write one quantized tensor into a graph: the nodes of a grid, or a constant that already lies on it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _NEUTRAL = {
 
 
 class QdqWriter:
-    """Makes nodes and constants with names that are free, and remembers which domains they need."""
+    """Makes nodes and constants with unused names, and records which domains they need."""
 
     def __init__(self, graph: gs.Graph, scheme: Scheme, memory: WeightMemory | None = None) -> None:
-        """Write for a graph in the domains that a scheme asks for."""
+        """Write into a graph, in the domains that a scheme chooses."""
         self.names, self._scheme = walk.Names(graph), scheme
         self._memory = memory or WeightMemory()
         self._neutral: dict[str, tuple[gs.Constant, gs.Constant]] = {}
@@ -44,12 +44,12 @@ class QdqWriter:
     def put(
         self, source: gs.Tensor, step: QuantSpec, parameters: QParams | None, target: gs.Tensor | None
     ) -> list[gs.Node]:
-        """Return the nodes that put a tensor on a grid; the last makes ``target``, a new tensor if None."""
+        """Return the nodes that put a tensor on a grid; the last outputs ``target``, or a new tensor."""
         fmt = step.format
         if fmt.op in BLOCKS:
             attrs = {**fmt.attributes, "axis": step.axis}
-            made = target or self._variable(source, fmt.name)
-            return [self._node(fmt.op, self._scheme.domain, [source], made, attrs)]
+            rounded_tensor = target or self._variable(source, fmt.name)
+            return [self._node(fmt.op, self._scheme.domain, [source], rounded_tensor, attrs)]
         pair, domain = self._pair(fmt)
         inputs = self._inputs(source, step, parameters)
         element = dtypes.BFLOAT16 if fmt.name == "bfloat16" else fmt.dtype
@@ -63,10 +63,10 @@ class QdqWriter:
     def store(
         self, source: gs.Constant, step: QuantSpec, parameters: QParams | None, *, keep_node: bool
     ) -> tuple[gs.Tensor, list[gs.Node]]:
-        """Return what stands for a constant on a grid, and the nodes that make it of what is stored.
+        """Store a constant on a grid; return the tensor that replaces it, and the nodes that compute it.
 
-        A block format needs none. ``keep_node`` stores float numbers and lets nodes round them: those of
-        the model, or where neighbours in a sum must not saturate, those of the codes that do not.
+        A block format needs no nodes. ``keep_node`` stores float numbers and lets nodes round them: the
+        model's numbers, or, where adjacent products must not saturate, those of the chosen codes.
         """
         fmt = step.format
         if keep_node:
@@ -80,7 +80,7 @@ class QdqWriter:
         return self._store(source, step, parameters, op, domain)
 
     def _paired(self, source: gs.Constant, step: QuantSpec, parameters: QParams | None) -> gs.Constant:
-        """Return what nodes round to numbers of which no pair saturates: the source, or a new constant."""
+        """Return a constant that nodes round to codes without saturating pairs: the source, or a new one."""
         if not step.pairs:
             return source
         return self._constant(source, "paired", rounded(source.values, step, parameters))
@@ -88,7 +88,7 @@ class QdqWriter:
     def store_bias(
         self, source: gs.Constant, step: QuantSpec, parameters: QParams
     ) -> tuple[gs.Tensor, list[gs.Node]]:
-        """Return what stands for an int32 bias, by ONNX's own operator, with which runtimes fuse layers."""
+        """Store an int32 bias with ONNX's own operator, which runtimes fuse; return its tensor and nodes."""
         return self._store(source, step, parameters, DEQUANTIZE_LINEAR, self._scheme.qdq_domain)
 
     def _store(
@@ -108,7 +108,7 @@ class QdqWriter:
         return target, nodes
 
     def _on_grid(self, source: gs.Constant, step: QuantSpec, parameters: QParams | None) -> Weight:
-        """Return what is stored of a constant, computed when needed if the constant takes no memory."""
+        """Return the stored form of a constant, computed lazily if the constant is not in memory."""
         values = source._values
         if is_weightless(values):
             dtype = values.dtype if step.format.op in BLOCKS else step.format.dtype
@@ -126,7 +126,7 @@ class QdqWriter:
     def _inputs(
         self, source: gs.Tensor, step: QuantSpec, parameters: QParams | None
     ) -> tuple[gs.Constant, gs.Constant]:
-        """Return scale and zero point: 1 and 0 for all values of a float type, which share them."""
+        """Return scale and zero point; for a float type 1 and 0, which all its tensors share."""
         if parameters is not None:
             scale, zero_point = parameters
             return self._constant(source, "scale", scale), self._constant(source, "zero_point", zero_point)
@@ -151,7 +151,7 @@ class QdqWriter:
 
 
 def take_name(source: gs.Constant, stored: gs.Tensor, outputs: set[int]) -> None:
-    """Where nothing reads float numbers any more, what is stored of them takes their name and their place."""
+    """Let the stored form take the name and place of a constant that nothing reads as float any more."""
     if source.outputs or id(source) in outputs:
         return
     if isinstance(stored, gs.Constant):
@@ -174,7 +174,7 @@ def _axis(step: QuantSpec) -> dict[str, int]:
 
 
 def rounded(values: NDArray[np.float32], step: QuantSpec, parameters: QParams | None) -> NDArray[np.float32]:
-    """Return float32 numbers as they are read from a grid; ``parameters``: those of integers."""
+    """Return float32 numbers as read back from a grid; ``parameters``: of an integer grid."""
     if parameters is None:
         return np.asarray(_in_format(values, step), np.float32)
     stored = _stored(values, step, parameters)
@@ -184,7 +184,7 @@ def rounded(values: NDArray[np.float32], step: QuantSpec, parameters: QParams | 
 
 
 def _in_format(values: NDArray[np.generic], step: QuantSpec) -> NDArray[np.generic]:
-    """Return an array on the grid of a format without ranges, blocks along the axis of the step."""
+    """Return an array rounded to a format without ranges, with blocks along the axis of the step."""
     return ops.quantize_dequantize(values, step.format, -1 if step.axis is None else step.axis)
 
 

@@ -39,29 +39,29 @@ from transforms.plan.weight_cache import WeightMemory
 from transforms.scheme.scheme import POWER_OF_TWO
 
 _FEW = 2
-"""Weights at a time whose scales are chosen if their values are computed for it."""
+"""Weights whose scales are chosen at a time if their values are computed lazily."""
 
 _LARGEST_BIAS = np.float64(2**31 - 1)
 _BIAS_STEPS = 2**15
-_LEAST_SCALE = 2.0**-60  # two factors of it are far from underflow
-_MARGIN = 1 + 2.0**-20  # the quotient of a bias and its scale is rounded to float32 on its way to int32
+_LEAST_SCALE = 2.0**-60  # the product of two does not underflow
+_MARGIN = 1 + 2.0**-20  # the quotient of a bias and its scale is rounded to float32 before int32
 
 GridKey = tuple[int, QuantSpec]
-"""The id of a tensor, and a step on its way to its grid."""
+"""The id of a tensor, and one step of its quantization."""
 
 
 class _Weighing(TypedDict):
-    """What the scale of a weight is chosen by besides its numbers."""
+    """What decides a weight's scale besides its numbers."""
 
     importance: NDArray[np.float64] | None
     power_of_two: bool
 
 
 class Ranges(Protocol):
-    """What calibration has measured."""
+    """The results of calibration."""
 
     def range(self, name: str, format: ops.Format, *, symmetric: bool) -> tuple[float, float]:
-        """Return the range that a tensor has in a format; ValueError where it was never seen."""
+        """Return the range of a tensor for a format; ValueError if it was never measured."""
 
     def mean_squares(self, channels: Iterable[TensorAxis]) -> dict[TensorAxis, NDArray[np.float64]]:
         """Return the mean square of each channel along those axes of tensors for which it was measured."""
@@ -74,15 +74,15 @@ class Ranges(Protocol):
 
 
 class QParamsTable:
-    """The scale and zero point of every step of every quantization of a plan that is an integer."""
+    """The scale and zero point of every integer step of a plan's quantizations."""
 
     def __init__(
         self, plan: QuantizationPlan, ranges: Ranges | None, memory: WeightMemory | None = None
     ) -> None:
-        """Choose them all; ``ranges`` may be None for a plan that measures nothing.
+        """Choose all of them; ``ranges`` may be None for a plan that measures nothing.
 
         The scale of a weight is widened where an int32 bias would overflow. Raises ValueError for a tensor
-        without range.
+        without a range.
         """
         if ranges is not None:
             plan.settle(ranges.extremes())
@@ -126,15 +126,15 @@ class QParamsTable:
         return self._chosen[id(tensor), step] if step.needs_range else None
 
     def read(self, site: QuantSite, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return float32 numbers as nodes read them: on the grids of a site, one after another."""
+        """Return float32 numbers as nodes read them, after all steps of a site."""
         for step in site.steps:
             values = rounded(values, step, self.of(site.tensor, step))
         return values
 
     def grids(self, seen: Extremes) -> Iterator[TensorGrid]:
-        """Yield the grid of each tensor that becomes integers, biases aside, before the plan is written.
+        """Yield the grid of each tensor that becomes integers, without biases, before the plan is written.
 
-        ``seen`` holds lowest and highest number of computed tensors.
+        ``seen`` holds the lowest and highest number of computed tensors.
         """
         for key, (site, step) in self._wanted.items():
             tensor, fmt, (scale, zero_point) = site.tensor, step.format, self._chosen[key]
@@ -151,7 +151,7 @@ class QParamsTable:
         return scale, np.zeros(scale.shape, np.int32)
 
     def _choose(self, quantization: QuantSite, step: QuantSpec) -> QParams:
-        """Return the scale and zero point of a weight, or those that are given."""
+        """Return the scale and zero point of a weight, or the given ones."""
         tensor, fmt = quantization.tensor, step.format
         grid = self._plan.grid(quantization, step)
         if grid is not None:
@@ -162,8 +162,8 @@ class QParamsTable:
                     f"ranges of '{grid.name}': a scale is not a power of two, as the scheme asks"
                 )
             self._given.add((id(tensor), step))
-            given = grid.in_format(fmt)
-            return given.scale, given.zero_point
+            fixed_grid = grid.in_format(fmt)
+            return fixed_grid.scale, fixed_grid.zero_point
         scale, zero_point = self._choose_weight(tensor, step)
         if (scale == 1).any() and not step.block:
             ends = finite_range(np.asarray(tensor.values, np.float32), step.axis)
@@ -183,16 +183,16 @@ class QParamsTable:
         return low, high
 
     def _cover(self, ranges: Mapping[GridKey, tuple[float, float]]) -> dict[GridKey, QParams]:
-        """Return the scales and zero points that cover ranges, found for all of one kind of grid at once."""
+        """Return the scales and zero points that cover ranges, computed at once for each kind of grid."""
         kinds: dict[tuple[ops.Format, bool], list[GridKey]] = {}
         for key in ranges:
             kinds.setdefault((key[1].format, key[1].symmetric), []).append(key)
-        found: dict[GridKey, QParams] = {}
+        parameters: dict[GridKey, QParams] = {}
         for (fmt, symmetric), keys in kinds.items():
             low, high = np.array([ranges[key] for key in keys]).T
             scales, zeros = range_scale(low, high, fmt, symmetric=symmetric, power_of_two=self._powers)
-            found |= {key: (scales[i, ...], zeros[i, ...]) for i, key in enumerate(keys)}
-        return found
+            parameters |= {key: (scales[i, ...], zeros[i, ...]) for i, key in enumerate(keys)}
+        return parameters
 
     def _choose_weight(self, tensor: gs.Tensor, step: QuantSpec) -> QParams:
         def _values() -> NDArray[np.float32]:
@@ -226,9 +226,9 @@ class QParamsTable:
         return scale, np.full(scale.shape, middle, step.format.dtype)
 
     def _refine(self, node: gs.Node, bias: gs.Tensor) -> None:
-        """Lower scales of operands that are always 0 until the bias of the node has enough steps.
+        """Lower the scales of all-zero operands until the bias of the node has enough steps.
 
-        What is always 0 decides no scale; 1 would leave the bias no steps but those of the other operand.
+        Zeros do not determine a scale; with scale 1 the bias would only have the steps of the other operand.
         """
         values = np.abs(np.asarray(bias.values, np.float64)).reshape(-1)
         for index in range(2):
@@ -238,7 +238,9 @@ class QParamsTable:
                 continue
             largest = values if zeros.shape else values.max(initial=0)
             enough = self._legal(largest / (_BIAS_STEPS * self._chosen[other][0].astype(np.float64).max()))
-            for member in (member for member, (_, one) in self._zeros.items() if one == group):
+            for member in (
+                member for member, (_, member_group) in self._zeros.items() if member_group == group
+            ):
                 scale, zero_point = self._chosen[member]
                 lower = zeros & (enough > _LEAST_SCALE) & (enough < scale)
                 self._chosen[member] = np.where(lower, enough, scale).astype(np.float32), zero_point
@@ -259,12 +261,12 @@ class QParamsTable:
         self._chosen[key] = wide, zero_point
 
     def _legal(self, scale: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Return scales that are not below these, powers of two if the scheme asks for that; 0 stays."""
+        """Return scales not below these, as powers of two if the scheme requires it; 0 stays."""
         return np.where(scale > 0, ceil_power(scale), scale) if self._powers else scale
 
 
 def shared_range(group: Iterable[gs.Tensor], ranges: Ranges | None, step: QuantSpec) -> tuple[float, float]:
-    """Return the range of tensors that share one; ValueError for a tensor without."""
+    """Return the common range of tensors; ValueError for a tensor without one."""
     members = [_range(ranges, member, step) for member in group]
     return min(low for low, _ in members), max(high for _, high in members)
 

@@ -20,14 +20,14 @@ from transforms.scheme.scheme_values import SPREAD as BY_SPREAD
 
 ACTIVATION, WEIGHT, CONSTANT, BIAS = "activation", "weight", "constant", "bias"
 TABLE = "embedding"
-"""Role of constants that are stored in a format and not computed with."""
+"""Role of constants that are stored in a format but take no part in arithmetic."""
 
 SPREAD = 8.0
-"""Ratio of the ranges of two channels from which ``auto`` gives each its own scale: 3 of the 8 bits."""
+"""Ratio of two channels' ranges from which ``auto`` gives each its own scale: 3 of the 8 bits."""
 
 _IMAGE_RANK = 4
 UNSIGNED = {"int2": "uint2", "int4": "uint4"}
-"""Formats of few bits, and those that have zero points."""
+"""Formats with few bits, and their variants with zero points."""
 
 _WIDER = {"int2": "int4", "uint2": "uint4"}
 QUANTIZED_BY = DEQUANTIZE | {*BLOCKS}
@@ -37,10 +37,10 @@ QUANTIZED_BY = DEQUANTIZE | {*BLOCKS}
 class QuantSpec:
     """A grid: the format, the axis of its blocks or of a scale per channel, symmetry of its range.
 
-    ``block`` is the size of blocks of integers, 0 for none; a block format has its own.
-    ``method``: how the scale of a weight is found, if a rule says so. ``form``: how a weight is stored that
-    is no operand of a dot product. ``pairs``: the axes of each sum over an int8 weight
-    whose neighbours must not saturate (:mod:`ops.pair_sums`), of none where they may.
+    ``block`` is the size of blocks of integers, 0 for none; a block format has its own. ``method``: how the
+    scale of a weight is found, if a rule says so. ``form``: how a feature stores a weight that no dot
+    product reads. ``pairs``: the axes of each sum over an int8 weight whose adjacent products must not
+    saturate (:mod:`ops.pair_sums`), empty where they may.
     """
 
     format: ops.Format
@@ -53,20 +53,20 @@ class QuantSpec:
 
     @property
     def needs_range(self) -> bool:
-        """Whether the grid follows from a measured range."""
+        """Whether the grid depends on a measured range."""
         return self.format.is_integer
 
 
 @dataclass
 class QuantSite(Rounding):
-    """A tensor that is put on one grid, or on several one after another, for some of its uses."""
+    """A tensor that is put on one grid, or on several in sequence, for some of its uses."""
 
     steps: tuple[QuantSpec, ...] = ()
     role: str = ACTIVATION
 
 
 def role_of(node: gs.Node, index: int) -> str:
-    """Return what an input is to a node: one of the roles above."""
+    """Return the role of an input: one of the roles above."""
     if not isinstance(node.inputs[index], gs.Constant):
         return ACTIVATION
     form = features.weights_of(node)
@@ -80,12 +80,12 @@ def role_of(node: gs.Node, index: int) -> str:
 
 
 def saturates(fmt: ops.Format) -> bool:
-    """Return whether an infinity becomes the largest number in a float type, as our operators round to it."""
+    """Return whether our operators round an infinity to the largest number of a float type."""
     return fmt.is_float and fmt.name == "float16"
 
 
 def is_unquantized_float(tensor: gs.Tensor) -> bool:
-    """Return whether a tensor is float32, holds numbers and is not on a grid already."""
+    """Return whether a tensor is float32, has elements and is not on a grid already."""
     if tensor.is_empty() or not dtypes.is_type(tensor, dtypes.FLOAT):
         return False
     if tensor.shape is not None and 0 in tensor.shape:
@@ -94,10 +94,10 @@ def is_unquantized_float(tensor: gs.Tensor) -> bool:
 
 
 def scale_axis(node: gs.Node, index: int, weight: gs.Constant, per_channel: bool | str) -> int | None:
-    """Return the axis along which a weight has a scale per channel, None for one scale for all of it.
+    """Return the axis along which a weight has a scale per channel, None for a single scale.
 
-    ``per_channel`` may be ``spread``: where the channels differ by :data:`SPREAD` or more; so is ``auto``,
-    until outputs have decided.
+    ``per_channel`` may be ``spread``: a scale per channel if their ranges differ by :data:`SPREAD` or more;
+    ``auto`` means the same until outputs have decided.
     """
     axis = dot_products.channel_axis(node, index, len(weight.shape))
     if index == 1 and is_depthwise_transposed(node.op, node.attrs.get("group", 1), weight.shape):
@@ -108,9 +108,9 @@ def scale_axis(node: gs.Node, index: int, weight: gs.Constant, per_channel: bool
 
 
 def scale_block_axis(node: gs.Node, index: int, weight: gs.Constant, block: int) -> int | None:
-    """Return the axis along which integers of a weight have a scale for each block, None if they cannot.
+    """Return the axis along which a weight's integers have a scale for each block, None if they cannot.
 
-    That is the axis of the sum. It has to be as long as a block, and it must not belong to several groups of
+    That is the axis of the sum. It must be at least one block long, and must not belong to several groups of
     a ConvTranspose, or to the data of a convolution.
     """
     grouped = node.op == "ConvTranspose" and node.attrs.get("group", 1) != 1
@@ -121,10 +121,10 @@ def scale_block_axis(node: gs.Node, index: int, weight: gs.Constant, block: int)
 
 
 def wider(fmt: ops.Format, node: gs.Node, index: int, weight: gs.Constant) -> ops.Format:
-    """Return the format of a weight, with 4 bits in place of 2 that ONNX Runtime would compute wrongly.
+    """Return the format of a weight, with 4 bits instead of 2 where ONNX Runtime would compute wrongly.
 
-    Version 1.32 makes a MatMulNBits of a MatMul or Gemm whose matrix is dequantized, for which it turns the
-    matrix: wrongly with 2 bits, unless 4 divides the number of columns.
+    Version 1.32 replaces a MatMul or Gemm with a dequantized matrix by a MatMulNBits, for which it
+    transposes the matrix: wrongly with 2 bits, unless 4 divides the number of columns.
     """
     last = len(weight.shape) - 1
     is_wrong = fmt.name in _WIDER and dot_products.channel_axis(node, index, last + 1) == last
@@ -132,7 +132,7 @@ def wider(fmt: ops.Format, node: gs.Node, index: int, weight: gs.Constant) -> op
 
 
 def _is_spread(weight: gs.Constant, axis: int) -> bool:
-    """Return whether the ranges of a weight's channels differ so much that one scale would not do."""
+    """Return whether the ranges of a weight's channels differ too much for a single scale."""
     low, high = finite_range(np.asarray(weight.values, np.float32), axis)
     ranges = np.maximum(-low, high)
     live = ranges[ranges > 0]
@@ -140,7 +140,7 @@ def _is_spread(weight: gs.Constant, axis: int) -> bool:
 
 
 def block_axis(node: gs.Node | None, index: int, tensor: gs.Tensor) -> int:
-    """Return the axis of the sum, where a dot product reads the tensor; else that of channels."""
+    """Return the axis of the sum if a dot product reads the tensor, else that of channels."""
     rank = None if tensor.shape is None else len(tensor.shape)
     if node is not None and dot_products.is_dot_product(node) and dot_products.is_operand(node, index):
         return dot_products.sum_axis(node, index, rank)

@@ -1,7 +1,6 @@
-"""The quantizations of a graph: which tensor is put on which grids, for which of its uses.
+"""The quantizations of a graph: the grids of each tensor, and the uses that read it on them.
 
-Which grid that is, :mod:`transforms.plan.choose_specs` decides; :func:`transforms.insert_qdq.insert_qdq`
-writes the nodes.
+:mod:`transforms.plan.choose_specs` chooses the grids, :func:`transforms.insert_qdq.insert_qdq` writes them.
 """
 
 from __future__ import annotations
@@ -28,35 +27,35 @@ from transforms.scheme.targets import FOLDING
 
 MINMAX, MSE, WEIGHTED = "MinMax", "MSE", "WeightedMSE"
 
-_COARSE = 4  # bits from which down the largest weight of a channel is a poor measure of its scale
+_COARSE = 4  # bits up to which the largest weight of a channel is a poor measure of its scale
 
 _WIDER = math.sqrt(2)
-"""How many times as wide a shared range may be: errors of rounding grow as much, by 3 dB or half a bit."""
+"""Limit on how much wider a shared range may be: rounding errors grow as much, by 3 dB or half a bit."""
 
 Extremes = Mapping[str, tuple[float, float]]
 """The lowest and the highest number of tensors, by name."""
 
 WeighedUses = dict[int, list[tuple[tuple[gs.Node, int], gs.Tensor, int]]]
-"""By the id of a weight: node and index of its input, what it is multiplied with, and the axis of its sum."""
+"""By the id of a weight: node and index of its input, the other operand, and the axis of its sum."""
 
 
 def check_plan(plan: object, rewrite: str) -> None:
-    """Raise TypeError unless this is a plan: formats of tensors are not in a graph."""
+    """Raise TypeError unless this is a plan: a graph alone does not have the formats of tensors."""
     if not isinstance(plan, QuantizationPlan):
-        given = "a graph" if isinstance(plan, gs.Graph) else f"a {type(plan).__name__}"
+        description = "a graph" if isinstance(plan, gs.Graph) else f"a {type(plan).__name__}"
         maker = "transforms.plan.quantization_plan.QuantizationPlan(graph, scheme)"
-        raise TypeError(f"{rewrite} changes a plan, not {given}: {maker} makes one")
+        raise TypeError(f"{rewrite} changes a plan, not {description}: {maker} makes one")
 
 
 class QuantizationPlan:
-    """The quantizations of a graph in the order of first use, and which tensors share a range."""
+    """The quantizations of a graph in the order of first use, and the groups of tensors with one range."""
 
     def __init__(
         self, graph: gs.Graph, scheme: Scheme | str, targets: Targets | SchemeTargets | None = None
     ) -> None:
         """Plan a prepared graph; ``scheme`` may be the name of a preset.
 
-        ``targets`` is what the scheme names, if that was found earlier; tensors may have been added to it.
+        ``targets`` is what the scheme names, if it was resolved before; tensors may have been added to it.
         Raises ValueError for a layer or tensor of the scheme that cannot take its format.
         """
         walk.check_graph(graph)
@@ -92,19 +91,19 @@ class QuantizationPlan:
         return sites
 
     def share(self, tensors: list[gs.Tensor]) -> bool:
-        """Give tensors one range, the hull of theirs; return False if they share one already."""
-        first, *others = {id(group): group for group in map(self.group, tensors)}.values()
-        for group in others:
+        """Give tensors one range, the hull of theirs; return False if they already share one."""
+        first, *rest = {id(group): group for group in map(self.group, tensors)}.values()
+        for group in rest:
             self._shared.update((id(tensor), first) for tensor in group)
             first += group
-        return bool(others)
+        return bool(rest)
 
     def share_if_alike(self, joining: gs.Node) -> None:
-        """Let all that a node reads and makes share a range if :meth:`settle` finds that little is lost."""
+        """Let a node's inputs and outputs share a range if :meth:`settle` finds that little is lost."""
         self._joining.append(joining)
 
     def settle(self, extremes: Extremes) -> int:
-        """Let tensors share ranges where they are alike; return how many times, with those of earlier calls.
+        """Merge ranges of tensors that are alike; return how many times, including earlier calls.
 
         ``extremes``: the lowest and the highest number of each tensor in all samples.
         """
@@ -118,11 +117,11 @@ class QuantizationPlan:
         return self._alike
 
     def _is_alike(self, joining: gs.Node, sites: Mapping[int, list[QuantSite]], extremes: Extremes) -> bool:
-        """Return whether one scale is at most half a bit coarser than that of each group that is read.
+        """Return whether one scale is at most half a bit coarser than that of each input's group.
 
-        ``sites``: by the id of the tensor that gives them their scale. What only the joining node reads loses
-        nothing: that node's result is as coarse. The result itself gets coarser where a scale comes from a
-        tensor of which only a part is joined.
+        ``sites``: by the id of the tensor that gives them their scale. An input with no other reader loses
+        nothing: the result is as coarse as it. The result itself gets coarser if a scale comes from a tensor
+        of which only a part is joined.
         """
         members = map(self.group, (*joining.inputs, *joining.outputs))
         groups = list({id(group): group for group in members}.values())
@@ -149,12 +148,12 @@ class QuantizationPlan:
         )
 
     def group(self, tensor: gs.Tensor) -> list[gs.Tensor]:
-        """Return the tensors that have one range with a tensor: the source of its scale is among them."""
+        """Return the tensors that share a range with a tensor, including the source of its scale."""
         source = self.specs.integers.source(tensor)
         return self._shared.setdefault(id(source), [source])
 
     def measured(self) -> list[gs.Tensor]:
-        """Return the tensors of which the plan needs ranges, each once, in the order of first use."""
+        """Return the tensors whose ranges the plan needs, each once, in the order of first use."""
         groups = (
             self.group(quantization.tensor)
             for quantization in self.quantizations
@@ -166,31 +165,31 @@ class QuantizationPlan:
         return list({id(tensor): tensor for tensor in wanted}.values())
 
     def grid(self, quantization: QuantSite, step: QuantSpec) -> TensorGrid | None:
-        """Return the grid that is given for a tensor, or for one that shares its range; None if none is."""
+        """Return the fixed grid of a tensor, or of one that shares its range, or None."""
         if not self.fixed:
             return None
         tensor = quantization.tensor
-        others = self.group(tensor) if quantization.role != WEIGHT else ()
-        names = (tensor.name, *(one.name for one in others))
+        group = self.group(tensor) if quantization.role != WEIGHT else ()
+        names = (tensor.name, *(member.name for member in group))
         return self.fixed.of(names, step.format, quantization.role, step.axis)
 
     def replace_each(self, parts: Callable[[QuantSite], list[QuantSite]]) -> None:
-        """Put what ``parts`` returns for a quantization in its place."""
+        """Replace each quantization by those that ``parts`` returns for it."""
         self.quantizations = [part for quantization in self.quantizations for part in parts(quantization)]
 
 
 def range_of(group: Sequence[gs.Tensor], extremes: Extremes) -> tuple[float, float] | None:
-    """Return the lowest and highest number of a group, with 0; None if that of a tensor is not known."""
-    found = [(0.0, 0.0)]
+    """Return the lowest and highest number of a group, including 0; None if those of a tensor are unknown."""
+    ranges = [(0.0, 0.0)]
     for tensor in group:
         if isinstance(tensor, gs.Constant):
             low, high = finite_range(np.asarray(tensor.values, np.float32))
-            found.append((float(low), float(high)))
+            ranges.append((float(low), float(high)))
         elif tensor.name in extremes:
-            found.append(extremes[tensor.name])
+            ranges.append(extremes[tensor.name])
         else:
             return None
-    return min(low for low, _ in found), max(high for _, high in found)
+    return min(low for low, _ in ranges), max(high for _, high in ranges)
 
 
 def _check_targets(
@@ -200,11 +199,11 @@ def _check_targets(
     formats: FormatTable,
     quantizations: Sequence[QuantSite],
 ) -> None:
-    """Raise ValueError for a layer or tensor that a scheme names and that got nothing in the format named.
+    """Raise ValueError for a named layer or tensor that got nothing in the named format.
 
-    A rule that later rules or exclusions override on all its nodes is none such, nor one that gives a format
-    to weights of nodes that have none but does something else. Also for a tensor that would need a range
-    inside a body, where none is measured.
+    A rule that is overridden on all its nodes is accepted, as is one that gives a format to weights of nodes
+    without weights but has another effect. Also raised for a tensor that would need a range inside a body,
+    where none is measured.
     """
     for site in quantizations:
         name, format = targets.tensors.get(id(site.tensor), ("", ""))
@@ -241,20 +240,18 @@ def each_use(plan: QuantizationPlan) -> Iterator[tuple[gs.Node, int, QuantSite]]
 
 
 def saturated_constants(plan: QuantizationPlan) -> list[str]:
-    """Return the names of the constants with numbers that their float type does not have, in the order of
-    first use: what is stored is its largest one.
-    """
-    found: dict[str, None] = {}
+    """Return the names of constants that their float type saturates, in the order of first use."""
+    names: dict[str, None] = {}
     for site in plan.quantizations:
         fmt = site.steps[-1].format
         is_limited = isinstance(site.tensor, gs.Constant) and saturates(fmt)
         if is_limited and magnitude(site.tensor.values) > fmt.highest:
-            found[str(site.tensor.name)] = None
-    return [*found]
+            names[str(site.tensor.name)] = None
+    return [*names]
 
 
 def weight_method(scheme: Scheme, step: QuantSpec) -> str:
-    """Return how a weight on a symmetric integer grid gets its scale."""
+    """Return the method for the scale of a weight on a symmetric integer grid."""
     if (method := scheme.weight_method if step.method == AUTO else step.method) != AUTO:
         return method
     if step.axis is None:
@@ -264,14 +261,14 @@ def weight_method(scheme: Scheme, step: QuantSpec) -> str:
 
 
 def weighed_inputs(plan: QuantizationPlan) -> list[TensorAxis]:
-    """Return the tensors of whose channels the mean squares are needed, with the axis of the channels."""
+    """Return the tensors whose channel mean squares are needed, with the axis of the channels."""
     uses = (use for some in weighed_uses(plan).values() for use in some)
     return list(dict.fromkeys((tensor.name, axis) for _, tensor, axis in uses))
 
 
 def weighed_uses(plan: QuantizationPlan) -> WeighedUses:
     """Return the uses of weights whose errors are weighted."""
-    found: WeighedUses = {}
+    uses: WeighedUses = {}
     for node, index, quantization in each_use(plan):
         step = quantization.steps[-1]
         if quantization.role != WEIGHT or not step.needs_range or not step.symmetric or step.form:
@@ -280,8 +277,8 @@ def weighed_uses(plan: QuantizationPlan) -> WeighedUses:
         measurable = isinstance(other, gs.Variable) and other.shape is not None
         if measurable and weight_method(plan.scheme, step) == WEIGHTED and plan.specs.is_in_main_graph(other):
             axis = dot_products.sum_axis(node, 1 - index, len(other.shape))
-            found.setdefault(id(node.inputs[index]), []).append(((node, index), other, axis))
-    return found
+            uses.setdefault(id(node.inputs[index]), []).append(((node, index), other, axis))
+    return uses
 
 
 def importance(
@@ -289,12 +286,12 @@ def importance(
 ) -> NDArray[np.float64] | None:
     """Return the importance of each number of a weight, in a shape that broadcasts to the weight's.
 
-    ``mean_squares`` has one number per channel, by tensor and axis. None where what the weight is multiplied
-    with was not measured. A weight that several layers share takes the sum of theirs.
+    ``mean_squares`` has one number per channel, by tensor and axis. None if the other operand was not
+    measured. A weight shared by several layers gets the sum of their importance.
     """
-    found = [
+    terms = [
         dot_products.along_inputs(node, index, weight.shape, mean_squares[tensor.name, axis])
         for (node, index), tensor, axis in uses.get(id(weight), ())
         if (tensor.name, axis) in mean_squares
     ]
-    return sum(found[1:], found[0]) if found else None
+    return sum(terms[1:], terms[0]) if terms else None

@@ -1,9 +1,9 @@
-"""Files of grids: our own form, and the encodings that AIMET writes and Qualcomm's tools read.
+"""Files of grids: our own JSON form, and the encodings of AIMET and Qualcomm's tools.
 
 Ours is JSON with a list of grids by the name of each tensor: role, format, axis, scale, zero point (in the
 integers of the format), the range that these cover, and the lowest and highest number seen. Encodings are
 those of version 0.6.1: a list per tensor, of activations and of parameters, with ``bitwidth``, ``scale``,
-``offset`` (minus the zero point, of integers that begin at 0), ``min``, ``max`` and ``is_symmetric``.
+``offset`` (minus the zero point, for integers that start at 0), ``min``, ``max`` and ``is_symmetric``.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ def from_text(text: str) -> list[TensorGrid]:
         raise ValueError(f"not JSON: {error}") from None
     if isinstance(content, dict) and content.get("form") == FORM:
         tensors = _named(content.get("tensors"), "tensors")
-        return [_read(name, one) for name, many in tensors for one in _listed(name, many)]
+        return [_read(name, entry) for name, many in tensors for entry in _listed(name, many)]
     if isinstance(content, dict) and _ACTIVATIONS in content:
-        parts = ((_ACTIVATIONS, "activation"), (_PARAMETERS, "weight"))
+        kinds = ((_ACTIVATIONS, "activation"), (_PARAMETERS, "weight"))
         named = (
-            (name, role, many) for key, role in parts for name, many in _named(content.get(key, {}), key)
+            (name, role, many) for key, role in kinds for name, many in _named(content.get(key, {}), key)
         )
-        return [grid for one in named for grid in _read_encodings(*one)]
+        return [grid for encoding in named for grid in _read_encodings(*encoding)]
     raise ValueError(f"neither has the form '{FORM}' nor {_ACTIVATIONS}")
 
 
 def _tensors(grids: Iterable[TensorGrid]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for one in grids:
-        grid = one.in_format(get_format(one.format))
+    tensors: dict[str, list[dict[str, Any]]] = {}
+    for tensor_grid in grids:
+        grid = tensor_grid.in_format(get_format(tensor_grid.format))
         low, high = grid.ends()
         entry = {
-            "role": one.role,
-            "format": one.format,
-            "axis": one.axis,
-            "scale": one.scale.tolist(),
+            "role": tensor_grid.role,
+            "format": tensor_grid.format,
+            "axis": tensor_grid.axis,
+            "scale": tensor_grid.scale.tolist(),
             "zero_point": grid.zero_point.astype(np.int64).tolist(),
             "range": [low.min().item(), high.max().item()],
-            "seen": None if one.low is None else [one.low, one.high],
+            "seen": None if tensor_grid.low is None else [tensor_grid.low, tensor_grid.high],
         }
-        found.setdefault(one.name, []).append(entry)
-    return found
+        tensors.setdefault(tensor_grid.name, []).append(entry)
+    return tensors
 
 
 def _named(value: object, where: str) -> Iterable[tuple[str, Any]]:
@@ -75,7 +75,7 @@ def _named(value: object, where: str) -> Iterable[tuple[str, Any]]:
 
 
 def _listed(name: str, many: object) -> list[Mapping[str, Any]]:
-    if not isinstance(many, list) or not all(isinstance(one, dict) for one in many):
+    if not isinstance(many, list) or not all(isinstance(entry, dict) for entry in many):
         raise ValueError(f"tensor '{name}': not a list of grids")
     return many
 
@@ -103,11 +103,11 @@ def _read(name: str, entry: Mapping[str, Any]) -> TensorGrid:
 
 
 def _seen(name: str, value: object) -> tuple[float, float] | tuple[None, None]:
-    """Return the lowest and the highest number that a file says."""
+    """Return the lowest and the highest number in a file's entry, or None for both."""
     if value is None:
         return None, None
     ends = value if isinstance(value, list) else []
-    numbers = [float(one) for one in ends if type(one) in (int, float) and math.isfinite(one)]
+    numbers = [float(end) for end in ends if type(end) in (int, float) and math.isfinite(end)]
     if len(ends) != 2 or len(numbers) != 2 or numbers[0] > numbers[1]:
         raise ValueError(f"tensor '{name}': seen {str(value)[:40]} is not a lowest and a highest number")
     return numbers[0], numbers[1]
@@ -127,11 +127,11 @@ def _positive(name: str, value: object) -> np.ndarray:
 def _whole(name: str, value: object, bits: int, lowest: int) -> np.ndarray:
     """Return zero points counted from the lowest integer."""
     try:
-        found = np.asarray(value, np.float64)
+        zero_points = np.asarray(value, np.float64)
     except (TypeError, ValueError):
-        found = np.array(np.nan)
-    offset = found - lowest
-    if not found.size or not ((offset == np.rint(offset)) & (offset >= 0) & (offset < 2.0**bits)).all():
+        zero_points = np.array(np.nan)
+    offset = zero_points - lowest
+    if not zero_points.size or not ((offset == np.rint(offset)) & (offset >= 0) & (offset < 2.0**bits)).all():
         raise ValueError(f"tensor '{name}': zero point {str(value)[:40]} is not an integer of {bits} bits")
     return offset.astype(np.int64)
 
@@ -162,15 +162,17 @@ def _encodings(grids: Iterable[TensorGrid]) -> dict[str, Any]:
 
 def _read_encodings(name: str, role: str, many: object) -> list[TensorGrid]:
     entries = _listed(name, many)
-    if not entries or any(one.get("dtype", "int") != "int" for one in entries):
-        return []  # of a float type, which has no grid
-    bits = {one.get("bitwidth") for one in entries}
+    if not entries or any(entry.get("dtype", "int") != "int" for entry in entries):
+        return []  # a float type has no grid
+    bits = {entry.get("bitwidth") for entry in entries}
     width = bits.pop()
     if bits or not isinstance(width, int) or not 0 < width <= _MOST_BITS:
         raise ValueError(f"tensor '{name}': bitwidth {width} is none of 1 to {_MOST_BITS}")
-    scale = _positive(name, [one.get("scale") for one in entries])
-    offsets = [one.get("offset", math.nan) for one in entries]
-    zero_point = _whole(name, [-one if isinstance(one, int | float) else one for one in offsets], width, 0)
+    scale = _positive(name, [entry.get("scale") for entry in entries])
+    offsets = [entry.get("offset", math.nan) for entry in entries]
+    zero_point = _whole(
+        name, [-offset if isinstance(offset, int | float) else offset for offset in offsets], width, 0
+    )
     if len(entries) == 1:
         scale, zero_point = scale[0], zero_point[0]
     scale, zero_point = np.asarray(scale), np.asarray(zero_point)

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 from transforms.graph import dtypes, walk
 
 Edge = tuple[int, int]
-"""``id`` of a node, and which input of it."""
+"""``id`` of a node, and the index of its input."""
 
 
 @dataclass

@@ -1,21 +1,21 @@
-"""Deciding where values are rounded, once for all the ways to write it down, and writing it.
+"""Plan where values are rounded, once for all formats of a conversion, and insert the nodes.
 
 A float32 value is rounded on its way from one node to another, into the graph, and out of it. Every format
-of a conversion follows this one plan: pairs of Casts, QuantizeLinear and DequantizeLinear, and true bfloat16
-therefore compute the same numbers. A value is left as it is
+of a conversion follows this plan: pairs of Casts, QuantizeLinear and DequantizeLinear, and true bfloat16
+therefore compute the same numbers. These values are not rounded:
 
-* where an input has to stay float32: by its schema (the scales of Resize), or as the scale of a quantization;
-* for constants of an operator that onnx does not define: nobody here knows what they mean;
-* before a Relu, or the Clip of :mod:`transforms.saturate_activations`: rounding commutes with both, and what
-  they make is rounded;
-* between two nodes that are *kept*: chosen by the user, or arithmetic on shapes and positions, where a
-  rounded number would be a wrong size or place (:mod:`transforms.plan.exact_arithmetic`); a kept node also
+* inputs that have to stay float32: by the schema (the scales of Resize), or as the scale of a quantization;
+* constants of an operator that onnx does not define, whose meaning is unknown;
+* inputs of a Relu, or of the Clip of :mod:`transforms.saturate_activations`: rounding commutes with both,
+  and their output is rounded;
+* values between two nodes that are *kept*: chosen by the user, or arithmetic on shapes and positions, where
+  a rounded number would be a wrong size or index (:mod:`transforms.plan.exact_arithmetic`); a kept node also
   reads graph inputs and weights as they are;
-* where it enters a tree, a scaler or another operator of ai.onnx.ml, whose thresholds divide the numbers that
-  it was trained on;
-* in float16, where numbers are beyond its range (:mod:`transforms.plan.float16_range`);
-* where it is rounded already;
-* at outputs of a body (If, Loop, Scan): the tensor outside, or the input of the next round, is rounded
+* inputs of a tree, a scaler or another operator of ai.onnx.ml, whose thresholds separate the numbers on
+  which it was trained;
+* in float16, numbers beyond its range (:mod:`transforms.plan.float16_range`);
+* values that are rounded already;
+* outputs of a body (If, Loop, Scan): the tensor outside, or the input of the next iteration, is rounded
   instead.
 """
 
@@ -35,7 +35,7 @@ from transforms.plan.graph_facts import GraphFacts
 from transforms.plan.rounding import Edge, Rounding
 
 LEARNED = "ai.onnx.ml"
-"""Domain of operators that compare or scale numbers by what they have learned."""
+"""Domain of operators that compare or scale numbers by learned values."""
 
 
 class RoundingPlan:
@@ -50,15 +50,16 @@ class RoundingPlan:
         round_before_relu: bool = False,
         facts: GraphFacts | None = None,
     ) -> None:
-        """Plan the graph and its bodies, with ``round_before_relu`` also what reaches a commuting node.
+        """Plan the graph and its bodies.
 
-        ``facts``: those of the graph, if they were asked for before.
+        With ``round_before_relu`` inputs of nodes that commute with rounding are rounded, too.
+        ``facts``: those of the graph, if already computed.
         """
         facts = facts or GraphFacts(graph)
         self._element, self._round_before_relu = element, round_before_relu
         self._opsets = schemas.versions(graph)
-        kept = resolve(exclude, graph)
-        self.excluded = NodeSet(node for node in kept if not is_saturation(node))  # rounding commutes with it
+        # rounding commutes with a saturating Clip
+        self.excluded = NodeSet(node for node in resolve(exclude, graph) if not is_saturation(node))
         learned = {id(node) for node in walk.nodes(graph) if node.domain == LEARNED}
         beyond = facts.beyond_float16 if element == dtypes.FLOAT16 else ()
         self.exact_nodes = facts.exact.union(learned, beyond)
@@ -75,14 +76,14 @@ class RoundingPlan:
         self.roundings = list(self._found.values())
 
     def keeps(self, node: gs.Node) -> bool:
-        """Return whether the node computes in float32 from float32 on purpose."""
+        """Return whether the node is kept: it computes in float32 on float32."""
         return node in self.excluded or id(node) in self.exact_nodes
 
     def _rounding(self, tensor: gs.Tensor) -> Rounding:
         return self._found.setdefault(id(tensor), Rounding(tensor, *self._owners[id(tensor)]))
 
     def _is_open(self, tensor: gs.Tensor) -> bool:
-        """Return whether the tensor is float32 and not yet the outcome of a rounding."""
+        """Return whether the tensor is float32 and not already the result of a rounding."""
         if not dtypes.is_type(tensor, dtypes.FLOAT):
             return False
         return not any(is_upcast(node, self._element) for node in tensor.inputs)
@@ -110,20 +111,22 @@ class RoundingPlan:
 
 
 def reach(roundings: Iterable[Rounding]) -> tuple[set[Edge], set[int]]:
-    """Return the edges that roundings change, and ``id`` of the model's outputs that they do."""
-    found = list(roundings)
-    return set().union(*(one.edges for one in found)), {id(one.tensor) for one in found if one.is_output}
+    """Return the edges that roundings change, and the ``id`` of each model output they change."""
+    listed = list(roundings)
+    return set().union(*(rounding.edges for rounding in listed)), {
+        id(rounding.tensor) for rounding in listed if rounding.is_output
+    }
 
 
 def owners(graph: gs.Graph) -> dict[int, tuple[gs.Graph, gs.Node | None]]:
-    """Map ``id`` of each tensor to the graph that owns it and the node that makes it, None if none does."""
-    found: dict[int, tuple[gs.Graph, gs.Node | None]] = {
+    """Map the ``id`` of each tensor to its graph and the node that computes it, or None."""
+    owner_of: dict[int, tuple[gs.Graph, gs.Node | None]] = {
         key: (owner, None) for key, owner in walk.constant_owners(graph).items()
     }
     for inner in walk.graphs(graph):
-        found.update((id(tensor), (inner, None)) for tensor in inner.inputs)
-        found.update((id(t), (inner, node)) for node in inner.nodes for t in node.outputs)
-    return found
+        owner_of.update((id(tensor), (inner, None)) for tensor in inner.inputs)
+        owner_of.update((id(t), (inner, node)) for node in inner.nodes for t in node.outputs)
+    return owner_of
 
 
 def is_downcast(node: gs.Node, element: int) -> bool:
@@ -159,7 +162,7 @@ def is_saturation(node: gs.Node) -> bool:
 
 @dataclass(frozen=True)
 class RoundingPair:
-    """The nodes from float32 to an element type and back: operators, attributes, what both read besides."""
+    """The nodes from float32 to an element type and back: operators, attributes, and further inputs."""
 
     element: int
     suffix: str
@@ -186,9 +189,9 @@ def insert_rounding(
 ) -> int:
     """Insert the pairs of a plan and return how many tensors are rounded.
 
-    The downcast of a tensor ``t`` makes ``t_bf16``, the upcast ``t_float32``; an output keeps its name for
-    the rounded value and its producer makes ``t_raw``. With ``keep_io_types`` false, float32 inputs and
-    outputs of the model take the element type and need one node only.
+    The downcast of a tensor ``t`` outputs ``t_bf16``, the upcast ``t_float32``; an output keeps its name for
+    the rounded value, and its producer outputs ``t_raw``. With ``keep_io_types`` false, float32 inputs and
+    outputs of the model take the element type and need a single node.
     """
     names, insertions = walk.Names(graph), Insertions()
     inputs = set() if keep_io_types else set(map(id, graph.inputs))
@@ -198,13 +201,13 @@ def insert_rounding(
 
     def _nodes(rounding: Rounding) -> list[gs.Node]:
         tensor = rounding.tensor
-        if id(tensor) in inputs:  # takes the element type itself; what read it reads its widened value
+        if id(tensor) in inputs:  # it takes the element type; its readers read the upcast value
             high = _derived(tensor, "float32", dtypes.FLOAT)
             walk.redirect(tensor, high)
             tensor.dtype = pair.element
             return [pair.upcast(names, tensor, high)]
         raw = rounding.split_off(names) if rounding.is_output else tensor
-        if rounding.is_output and not keep_io_types:  # takes the element type itself, too
+        if rounding.is_output and not keep_io_types:  # it takes the element type, too
             nodes = [pair.downcast(names, raw, tensor)]
             tensor.dtype = pair.element
             if rounding.uses:

@@ -1,6 +1,6 @@
-"""What a scheme names in a model, and which formats each node has by its rules.
+"""Find the nodes and tensors that a scheme names, and the formats of each node by its rules.
 
-The names are found before the model is prepared, and again in what that makes of it.
+Names are resolved before the model is prepared, and again in the prepared graph.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from transforms.scheme.layer_rule import LayerRule
 from transforms.scheme.scheme import AUTO, FLOAT32, Scheme
 
 _Place = tuple[Selection, str, int]
-"""The consumer of a tensor, its operator, and which input it is."""
+"""The consumer of a tensor, its operator, and the index of its input."""
 
 _FOLDED = "is gone after optimization, which folded it into its neighbours; optimize = false keeps it"
 
 
 @dataclass(frozen=True)
 class Targets:
-    """The nodes and tensors of a graph that a scheme speaks of.
+    """The nodes and tensors of a graph that a scheme names.
 
-    ``excluded`` nodes stay float, ``rules`` come in the order of the scheme, the later the stronger, and
-    ``tensors`` holds, by ``id`` of the tensor, the name in the scheme and that of the format. ``fixed``:
-    grids that are given for single tensors beside the scheme; ``facts``: those of the graph.
+    ``excluded`` nodes stay float, ``rules`` come in the order of the scheme, later ones override, and
+    ``tensors`` holds, by ``id`` of the tensor, its name in the scheme and the name of the format. ``fixed``:
+    grids given for single tensors besides the scheme; ``facts``: those of the graph.
     """
 
     excluded: NodeSet
@@ -54,10 +54,10 @@ class Targets:
 
 
 class SchemeTargets:
-    """Remembers the nodes and tensors of the loaded model that a scheme names."""
+    """The nodes and tensors of the loaded model that a scheme names."""
 
     def __init__(self, graph: gs.Graph, scheme: Scheme) -> None:
-        """Find everything; what is not there may still come into being when the graph is prepared."""
+        """Resolve all names; missing ones may still appear when the graph is prepared."""
         self._scheme, self.fixed, self._facts = scheme, FixedGrids(), KnownFacts()
         self.excluded = select(graph, names=scheme.exclude_nodes, op_types=scheme.exclude_op_types)
         self._operators = _operators(graph)
@@ -65,14 +65,14 @@ class SchemeTargets:
         """The names of nodes of the loaded model."""
         nodes = NamedNodes(graph) if scheme.layers else None
         matching = {pattern: nodes.matching(pattern) for pattern in scheme.layers} if nodes else {}
-        self._rules = {  # with their operators: what became of a node of another is new
+        self._rules = {  # with their operators: a node that became another operator is a new one
             pattern: (Selection(graph, nodes), {node.op for node in nodes})
             for pattern, nodes in matching.items()
         }
         self._places = {name: _places(graph, name) for name in scheme.tensors}
 
     def naming(self, graph: gs.Graph, scheme: Scheme) -> SchemeTargets:
-        """Return what another scheme names, which may add layers and tensors of a prepared graph."""
+        """Return the targets of another scheme, which may add layers and tensors of a prepared graph."""
         found = copy(self)
         found._scheme = scheme
         found._rules = {name: self._rules.get(name, (Selection(), set[str]())) for name in scheme.layers}
@@ -82,13 +82,12 @@ class SchemeTargets:
     def resolve_in(self, graph: gs.Graph) -> Targets:
         """Return the targets in the prepared graph.
 
-        Raises ValueError for a name or operator type that matches nothing before and after, or whose node or
+        Raises ValueError for a name or operator type that matches nothing before or after, or whose node or
         tensor is gone.
         """
         present, chosen = self._operators | _operators(graph), self._scheme.op_types
-        absent = [
-            op for op in chosen if op not in present
-        ]  # of a list that several models share, some may be
+        # a list shared by several models may name operators that only other models have
+        absent = [op for op in chosen if op not in present]
         wrong = absent if len(absent) == len(chosen) else [op for op in absent if not onnx.defs.has(op)]
         if wrong:
             near = did_you_mean(wrong[0], sorted(present))
@@ -112,25 +111,25 @@ class SchemeTargets:
         self, graph: gs.Graph, nodes: NamedNodes, marked: Sequence[Marked], pattern: str
     ) -> NodeSet:
         before, operators = self._rules[pattern]
-        kept = NodeSet(node for node in before.resolve_in(graph, marked) if node.op in operators)
-        found = kept | nodes.matching(pattern)
-        if not len(found):
+        renamed = NodeSet(node for node in before.resolve_in(graph, marked) if node.op in operators)
+        selected = renamed | nodes.matching(pattern)
+        if not len(selected):
             if not operators:
                 labels = [label_of(node) for node in walk.nodes(graph)]
                 near = did_you_mean(pattern, [*labels, *sorted(_operators(graph))])
                 raise ValueError(f"layers entry '{pattern}' matches no node name and no operator type{near}")
             raise ValueError(f"layers entry '{pattern}': the node {_FOLDED}")
-        return found
+        return selected
 
     def _resolve_tensor(self, graph: gs.Graph, name: str) -> list[gs.Tensor]:
-        """Return the tensors of a name, of which bodies may have several, and what its consumers read now."""
+        """Return the tensors with a name (bodies may repeat it) and those that their consumers now read."""
         places = self._places[name]
-        found = [tensor for tensor in _tensors(graph) if tensor.name == name]
+        tensors = [tensor for tensor in _tensors(graph) if tensor.name == name]
         for consumer, op, index in places:
             consumers = (node for node in consumer.resolve_in(graph) if node.op == op)
-            found += [node.inputs[index] for node in consumers if index < len(node.inputs)]
-        if found:
-            return found
+            tensors += [node.inputs[index] for node in consumers if index < len(node.inputs)]
+        if tensors:
+            return tensors
         if not places:
             near = did_you_mean(name, (str(tensor.name) for tensor in _tensors(graph)))
             raise ValueError(f"tensors entry '{name}' is not a tensor of the model{near}")
@@ -148,7 +147,7 @@ def _tensors(graph: gs.Graph) -> Iterator[gs.Tensor]:
 
 
 def _places(graph: gs.Graph, name: str) -> list[_Place]:
-    """Return where the tensors of a name are read: how they are found again under another name."""
+    """Return the readers of the tensors with a name, by which they are found again under another name."""
     found = {id(tensor): tensor for tensor in _tensors(graph) if tensor.name == name}
     uses = (use for tensor in found.values() for use in walk.uses(tensor))
     return [(Selection(graph, [node]), node.op, index) for node, index in uses]
@@ -158,10 +157,10 @@ def _places(graph: gs.Graph, name: str) -> list[_Place]:
 class NodeFormats:
     """Formats of the inputs of a node, None for float32: activations, weights, biases and ``other`` values.
 
-    A ``bias`` of int32 is for nodes that multiply integers; others have ``other`` in its place.
+    A ``bias`` of int32 is for nodes that multiply integers; other nodes use ``other`` for it.
     ``per_channel``: a weight has a scale for each output channel, or only (``spread``) where it needs them.
-    ``weight_method``: how that is found, ``auto`` if the scheme says it for all. ``dynamic``: how a
-    product rounds its activations at run time, None if it does not.
+    ``weight_method``: how that is found, ``auto`` if the scheme decides for all. ``dynamic``: how a product
+    rounds its activations at run time, None if it does not.
     """
 
     activation: ops.Format | None
@@ -179,14 +178,14 @@ class NodeFormats:
 
     @property
     def wants_grids(self) -> bool:
-        """Whether activations or weights are integers or blocks, which have no float type's ratios."""
+        """Whether activations or weights are integers or blocks, whose relative precision varies."""
         return any(fmt is not None and not fmt.is_float for fmt in (self.activation, self.weight))
 
 
 _FLOAT = NodeFormats(None, None, None, None, False)
 
 _FINER = "int8"
-"""Format of weights that get more bits than others; those of features stay float beside float activations."""
+"""Format of weights that get more bits; those of features stay float beside float activations."""
 
 
 def _has_few_bits(fmt: ops.Format | None) -> bool:
@@ -211,30 +210,32 @@ class FormatTable:
                 rules[id(node)] = replace(rules.get(id(node), LayerRule()), **rule.said)
         self._formats = {key: self._resolve(rule) for key, rule in rules.items()}
         self.naming_weights = frozenset(key for key, rule in rules.items() if rule.weight)
-        """``id`` of the nodes of which a rule names the format of their weight."""
+        """``id`` of the nodes for whose weight a rule names the format."""
         self.choosing = self._leave(graph, facts.finer, _FINER) if _has_few_bits(self.default.weight) else []
-        """Products of features whose weights have more bits than the scheme says for all."""
+        """Products of features whose weights get more bits than the scheme's."""
         self.deciding = self._leave(graph, facts.lengths)
-        """Nodes in float that decide how long other tensors are."""
-        if self.default.activation is None:  # beside a table in float, a head's own weight is a second copy
+        """Float nodes that decide the lengths of other tensors."""
+        if (
+            self.default.activation is None
+        ):  # a quantized weight of a head would be stored besides its float table
             self._formats = dict.fromkeys(facts.shared_heads, _FLOAT) | self._formats
         self._formats |= {id(node): _FLOAT for node in self._kept(graph, targets)}
         self._formats |= dict.fromkeys(facts.rotating, _FLOAT)
         self.finer = self._finer_layers(graph) if _has_few_bits(self.default.weight) else []
-        """Layers that ``finer_share`` gives more bits than the scheme says for all."""
+        """Layers to which ``finer_share`` gives more bits."""
 
     def __getitem__(self, node: gs.Node) -> NodeFormats:
         return self._formats.get(id(node), self.default)
 
     def _leave(self, graph: gs.Graph, nodes: frozenset[int], weight: str = FLOAT32) -> list[gs.Node]:
-        """Leave those of some nodes that no rule names in float, or with finer weights; return them."""
+        """Set nodes that no rule names to float, or to finer weights; return them."""
         left, is_integer = nodes.difference(self._formats), weight != FLOAT32 and self.default.wants_integers
         formats = self._resolve(LayerRule(weight=weight)) if is_integer else _FLOAT
         self._formats |= dict.fromkeys(left, formats)
         return [node for node in walk.nodes(graph) if id(node) in left] if left else []
 
     def _finer_layers(self, graph: gs.Graph) -> list[gs.Node]:
-        """Give the most sensitive layers that no rule names more bits within the share; return them."""
+        """Give more bits to the most sensitive layers that no rule names, up to the share; return them."""
         fmt, share = self.default.weight, self._scheme.finer_share
         if not share or fmt is None or not fmt.is_integer:
             return []
@@ -247,14 +248,14 @@ class FormatTable:
                 users.setdefault(weight_key(node), []).append(node)
         sizes = {key: weight_count(nodes[0]) for key, nodes in users.items()}
         left = share * sum(sizes.values()) * fmt.bits
-        more, found = ops.get_format(_FINER).bits - fmt.bits, dict[int, gs.Node]()
+        more, finer = ops.get_format(_FINER).bits - fmt.bits, dict[int, gs.Node]()
         for node in sensitive_layers(graph) or sensitive_convs(graph):
-            is_open = id(node) not in found and id(node) not in self._formats
+            is_open = id(node) not in finer and id(node) not in self._formats
             if is_open and sizes[key := weight_key(node)] * more <= left:
                 left -= sizes[key] * more
-                found |= {id(user): user for user in users[key]}
-        self._formats |= dict.fromkeys(found, self._resolve(LayerRule(weight=_FINER)))
-        return list(found.values())
+                finer |= {id(user): user for user in users[key]}
+        self._formats |= dict.fromkeys(finer, self._resolve(LayerRule(weight=_FINER)))
+        return list(finer.values())
 
     def _kept(self, graph: gs.Graph, targets: Targets) -> Iterator[gs.Node]:
         wanted = set(self._scheme.op_types)
@@ -278,7 +279,7 @@ class FormatTable:
         return NodeFormats(activation, weight, bias, other, per_channel, rule.weight_method or AUTO, products)
 
     def _other(self, rule: LayerRule, activation: ops.Format | None) -> ops.Format | None:
-        """A rule that asks for a float type asks for it everywhere; float32 means that the node is kept."""
+        """Return the format of other values: that of a rule if it is float, None if it is float32."""
         if rule.activation is None:
             return self._scheme.other_format
         if rule.activation == FLOAT32 or (activation is not None and activation.is_float):

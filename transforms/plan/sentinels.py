@@ -1,9 +1,9 @@
-"""Sentinels: infinities, the lowest float, -1e9 and the like, which stand for no number, and where they are.
+"""Sentinels: infinities, the lowest float, -1e9 and the like, which stand for no number; find them.
 
-A Pad before a MaxPool, a Where before the largest of all tokens, a mask that is added: no result is meant to
-hold such a number. To the range of a tensor it counts for as little as an infinity does, if all that reads
-the tensor drops it, for it may be cut off at the end of that range. Where something else reads it as a number
-beside ordinary ones, no range suits both: what computes with it stays in float
+A Pad before a MaxPool, a Where before the maximum over tokens, an added mask: no result is meant to hold
+such a number. The range of a tensor can ignore it, as it ignores an infinity, if all readers of the tensor
+drop it, because it may be clipped at the end of that range. Where a node reads it as a number beside
+ordinary ones, no range suits both: nodes that compute with it stay in float
 (:mod:`transforms.plan.integer_sites`).
 """
 
@@ -23,30 +23,30 @@ from transforms.graph.rewire import onnx_op
 from transforms.plan.exact_arithmetic import without_float_input
 
 Bounds = tuple[float, float]
-"""Numbers up to the first and from the second on are sentinels; NaN where none is on that side."""
+"""Numbers up to the first and from the second on are sentinels; NaN if there are none on that side."""
 
 LOW, HIGH = 0, 1
 
 _NONE: Bounds = (np.nan, np.nan)
-HALF = 0.5  # a mask may be added to numbers of its other sign, and is then a little nearer to zero
+HALF = 0.5  # a mask may be added to numbers of the other sign, and is then a little closer to zero
 
 _MOVES = frozenset(
     {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Gather", "GatherElements", "GatherND"}
     | {"DepthToSpace", "SpaceToDepth", "Expand", "Tile", "Identity", "Slice", "Split", "Trilu", "Dropout"}
 )
 _PLACED = {"Pad": (0, 2), "Where": (1, 2), "ScatterND": (0, 2), "ScatterElements": (0, 2)}
-"""Operators that put numbers of one input beside those of another, and which inputs these are."""
+"""Operators that place numbers of one input beside those of another, and these inputs."""
 
 _ADDED = 2
 """The input of a Gemm that is added to the product."""
 
 _LARGEST = {"MaxPool": LOW, "GlobalMaxPool": LOW, "ReduceMax": LOW, "ReduceMin": HIGH}
-"""Operators that take the largest or the least of numbers, and the side of those that they drop."""
+"""Operators that take the largest or least number, and the side of the numbers that they drop."""
 
 _DROPPED = {"Relu": (LOW,), "Shape": (LOW, HIGH), "Size": (LOW, HIGH)}
-"""Operators to which the end of a range, which zero is always in, does as well, and on which side.
+"""Operators for which the end of a range, which includes zero, serves as well, and on which side.
 
-Softmax, Sigmoid and Clip are none: at the end of a range they make a number that a mask does not.
+Not Softmax, Sigmoid and Clip: at the end of a range they output a number that a mask would not.
 """
 
 
@@ -64,9 +64,9 @@ class Sentinels:
 def sentinels(graph: gs.Graph, fed: Mapping[int, Bounds] | None = None) -> Sentinels:
     """Find the sentinels of the outermost graph, and which of them are dropped.
 
-    They come of constants: what a Pad pads with, branches of Where, parts of Concat and Scatter, masks that
-    are added or that multiply what is made of integers alone. Moves carry them, and signs that change.
-    ``fed``: the bounds of others that inputs of the model bring, by the id of the input.
+    They come from constants: the value of a Pad, branches of Where, parts of Concat and Scatter, masks that
+    are added or that multiply results of integers alone. Moves and changes of sign carry them. ``fed``: the
+    bounds of sentinels fed to the model, by the id of the input.
     """
     bounds_of = _bounds_of_tensors(graph, fed or {})
     if not bounds_of:
@@ -74,8 +74,8 @@ def sentinels(graph: gs.Graph, fed: Mapping[int, Bounds] | None = None) -> Senti
     dropped = _dropped(graph, bounds_of)
     result = Sentinels()
     for key, bounds in bounds_of.items():
-        kept = [np.isnan(end) or (key, side) in dropped for side, end in enumerate(bounds)]
-        if all(kept):
+        are_dropped = [np.isnan(end) or (key, side) in dropped for side, end in enumerate(bounds)]
+        if all(are_dropped):
             low, high = np.where(np.isnan(bounds), (-np.inf, np.inf), bounds)
             result.bounds[key] = float(low), float(high)
         else:
@@ -95,7 +95,7 @@ def _bounds_of_tensors(graph: gs.Graph, fed: Mapping[int, Bounds]) -> dict[int, 
 
 
 def _output_bounds(node: gs.Node, bounds_of: dict[int, Bounds], discrete: Callable[[], set[int]]) -> Bounds:
-    """Return the bounds of the outputs of a node; ``discrete`` finds the ids of nodes that read no floats."""
+    """Return the bounds of a node's outputs; ``discrete`` returns the ids of nodes that read no floats."""
 
     def _placed(tensor: gs.Tensor, least: float | None = MASK) -> Bounds:
         return _of(tensor, least) if isinstance(tensor, gs.Constant) else bounds_of.get(id(tensor), _NONE)
@@ -103,7 +103,7 @@ def _output_bounds(node: gs.Node, bounds_of: dict[int, Bounds], discrete: Callab
     def _added(tensor: gs.Tensor) -> Bounds:
         return _placed(tensor, None)
 
-    # operators that move numbers, or put those of several inputs side by side
+    # operators that move numbers, or place numbers of several inputs side by side
     if node.op in _MOVES:
         return _placed(node.inputs[0]) if node.inputs else _NONE
     if node.op in _PLACED:
@@ -112,7 +112,7 @@ def _output_bounds(node: gs.Node, bounds_of: dict[int, Bounds], discrete: Callab
         return _together(map(_placed, node.inputs))
     if node.op == "ConstantOfShape" and isinstance(node.attrs.get("value"), gs.Constant):
         return _of(node.attrs["value"], MASK)
-    # operators that take the largest or the least: one side of the sentinels goes
+    # operators that take the largest or least number: the sentinels of one side disappear
     if node.op in _LARGEST:
         return _without(bounds_of.get(id(node.inputs[0]), _NONE), _LARGEST[node.op])
     if node.op in ("Max", "Min"):
@@ -120,7 +120,7 @@ def _output_bounds(node: gs.Node, bounds_of: dict[int, Bounds], discrete: Callab
         side = LOW if node.op == "Max" else HIGH
         every = all(not np.isnan(bounds[side]) for bounds in inputs)
         return _together(inputs) if every else _without(_together(inputs), side)
-    # arithmetic: sentinels that are added make sentinels of all results
+    # arithmetic: adding sentinels makes all results sentinels
     if node.op == "Add":
         return _together(map(_added, node.inputs))
     if node.op == "Gemm" and len(node.inputs) > _ADDED and node.attrs.get("beta", 1.0):
@@ -132,7 +132,7 @@ def _output_bounds(node: gs.Node, bounds_of: dict[int, Bounds], discrete: Callab
 
 
 def _multiplied(node: gs.Node, bounds_of: dict[int, Bounds], discrete: Callable[[], set[int]]) -> Bounds:
-    """Return the bounds of a product: of a mask with what is made of integers, and of numbers with -1."""
+    """Return the bounds of a product: of a mask and results of integers, or of numbers and -1."""
     constants = [tensor for tensor in node.inputs if isinstance(tensor, gs.Constant)]
     if len(constants) != 1 or len(node.inputs) != 2:
         return _NONE
@@ -145,7 +145,7 @@ def _multiplied(node: gs.Node, bounds_of: dict[int, Bounds], discrete: Callable[
 
 
 def _of(tensor: gs.Constant, least: float | None) -> Bounds:
-    """Return the bounds of the numbers of a constant from ``least`` on; of the masks in it without."""
+    """Return the bounds of a constant's numbers of magnitude ``least`` or more; if None, of its masks."""
     if not dtypes.is_type(tensor, dtypes.FLOAT):
         return _NONE
     values = load(tensor)
@@ -173,7 +173,7 @@ def _without(bounds: Bounds, side: int) -> Bounds:
 
 
 def _dropped(graph: gs.Graph, bounds_of: dict[int, Bounds]) -> set[tuple[int, int]]:
-    """Return the ids of tensors, and the sides, of which all that reads them drops the numbers."""
+    """Return the ids and sides of tensors whose sentinels are dropped by all readers."""
     dropped: set[tuple[int, int]] = set()
     outputs = walk.outputs(graph)
     main = {id(node) for node in graph.nodes}
@@ -194,9 +194,9 @@ def _dropped(graph: gs.Graph, bounds_of: dict[int, Bounds]) -> set[tuple[int, in
 def _drops(
     node: gs.Node, index: int, side: int, bounds_of: dict[int, Bounds], dropped: set[tuple[int, int]]
 ) -> bool:
-    """Return whether a node, or all that goes on with it, drops the numbers of one side of an input.
+    """Return whether a node, or all nodes that continue it, drop the numbers on one side of an input.
 
-    Not where they meet those of another tensor: the end of the range of one is a number in that of the other.
+    False if they meet those of another tensor: the end of one range is an ordinary number in another.
     """
     if not onnx_op(node):
         return False
@@ -205,8 +205,8 @@ def _drops(
     if node.op in ("Neg", "Mul"):
         side = 1 - side
     elif node.op in _PLACED:
-        others = [node.inputs[i] for i in _PLACED[node.op] if i != index and i < len(node.inputs)]
-        if index not in _PLACED[node.op] or not all(isinstance(tensor, gs.Constant) for tensor in others):
+        partners = [node.inputs[i] for i in _PLACED[node.op] if i != index and i < len(node.inputs)]
+        if index not in _PLACED[node.op] or not all(isinstance(tensor, gs.Constant) for tensor in partners):
             return False
     elif node.op not in _MOVES and node.op not in _LARGEST:
         return False

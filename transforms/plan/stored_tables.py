@@ -1,6 +1,6 @@
-"""Which embeddings a scheme stores in integers: those between layers whose weights are of 8 bits or less.
+"""Which embeddings a scheme stores as integers: those between layers with weights of at most 8 bits.
 
-No layer multiplies by them, and what reads their rows may stay float: a table is stored, not computed with.
+No layer multiplies by them, and readers of their rows may stay float: a table is stored, not computed with.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _LEAST = 1 << 12  # bytes of float32
 
 
 def stored_tables(plan: QuantizationPlan) -> list[gs.Constant]:
-    """Return the tables of a plan's graph, of 4 KiB or more, that are to be stored in int8.
+    """Return the tables of a plan's graph, of 4 KiB or more, to be stored in int8.
 
-    What a lookup in integers takes, nodes and scales, outweighs the numbers of a smaller one.
-    None if rounding is to be written as nodes, scales have to be powers of two, or another target than ONNX
-    Runtime runs the model, whose compiler may know another form.
+    For a smaller one the nodes and scales of an integer lookup outweigh its numbers. Empty if rounding is to
+    be written as nodes, if scales have to be powers of two, or for a target other than ONNX Runtime, whose
+    compiler may require another form.
     """
     scheme = plan.scheme
     is_elsewhere = scheme.target not in ("", ON_CPU)

@@ -1,4 +1,4 @@
-"""Grids of single tensors, as they come out of a quantization, or are given to one."""
+"""Grids of single tensors, as results of a quantization or given to one."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from transforms.graph.grids import Grid
 
 _WEIGHT = "weight"
 _CLOSE = 1e-5
-"""Relative difference up to which two ends of a constant are one: factors between layers may be rounded."""
+"""Relative difference within which two ends of a constant are equal: factors between layers are rounded."""
 
 
 @dataclass(frozen=True)
 class TensorGrid:
-    """The integers of a tensor: scale and zero point are scalars, or have a number per index of ``axis``.
+    """The integer grid of a tensor; scale and zero point are scalars, or have a number per index of ``axis``.
 
-    ``zero_point`` counts from the lowest integer of the format: 128 is the zero of int8, which files of
-    several tools share, whether their integers have a sign or not. ``format``: its name, empty where a file
-    gives ``bits`` alone. ``low`` and ``high``: the lowest and highest number seen, None if not known.
+    ``zero_point`` counts from the lowest integer of the format: 128 is the zero of int8, as in the files of
+    several tools, signed or not. ``format``: its name, empty if a file only gives ``bits``. ``low`` and
+    ``high``: the lowest and highest number seen, None if unknown.
     """
 
     name: str
@@ -40,37 +40,39 @@ class TensorGrid:
         return fmt.is_integer and (self.format == fmt.name if self.format else self.bits == fmt.bits)
 
     def is_along_other(self, axis: int | None) -> bool:
-        """Return whether its scales lie along another axis; an axis that a file does not say may be any."""
+        """Return whether its scales are along another axis; an unknown axis may be any."""
         return self.axis is not None and self.axis != axis
 
     @classmethod
     def of(cls, name: str, role: str, grid: Grid, low: float | None, high: float | None) -> TensorGrid:
-        """Return the grid of a tensor, and the lowest and highest number seen of it."""
+        """Return the grid of a tensor with the lowest and highest number seen."""
         fmt, offset = grid.format, grid.zero_point.astype(np.int64) - int(grid.format.lowest)
         return cls(name, role, fmt.name, int(fmt.bits), grid.axis, grid.scale, offset, low, high)
 
     def in_format(self, fmt: Format) -> Grid:
-        """Return the grid in a format that it fits; where a file says no axis of scales, the first."""
+        """Return the grid in a format that it fits; with an unknown axis of scales, the first."""
         axis = 0 if self.axis is None and self.scale.ndim else self.axis
         return Grid(fmt.name, self.scale, self.zero_point + int(fmt.lowest), axis=axis)
 
 
 class FixedGrids:
-    """The grids that tensors are to have, by name."""
+    """The grids required for tensors, by name."""
 
     def __init__(self, grids: Iterable[TensorGrid] = ()) -> None:
-        """Keep them; a tensor may have several: of formats, of axes, as a weight and as a value.
+        """Store them; a tensor may have several: for formats, axes, and the roles of weight and value.
 
-        Raises ValueError, naming the tensor, for two grids of which nothing tells where each belongs.
+        Raises ValueError, naming the tensor, for two grids that nothing tells apart.
         """
         self._grids: dict[str, list[TensorGrid]] = {}
-        known: dict[tuple[object, ...], TensorGrid] = {}
-        for one in grids:
-            other = known.setdefault((one.name, one.format, one.bits, one.axis, one.role == _WEIGHT), one)
-            pairs = ((one.scale, other.scale), (one.zero_point, other.zero_point))
+        seen: dict[tuple[object, ...], TensorGrid] = {}
+        for grid in grids:
+            other = seen.setdefault(
+                (grid.name, grid.format, grid.bits, grid.axis, grid.role == _WEIGHT), grid
+            )
+            pairs = ((grid.scale, other.scale), (grid.zero_point, other.zero_point))
             if not all(np.array_equal(*pair) for pair in pairs):
-                raise ValueError(f"tensor '{one.name}': two grids of {one.format or f'{one.bits} bits'}")
-            self._grids.setdefault(one.name, []).append(one)
+                raise ValueError(f"tensor '{grid.name}': two grids of {grid.format or f'{grid.bits} bits'}")
+            self._grids.setdefault(grid.name, []).append(grid)
 
     def __bool__(self) -> bool:
         return bool(self._grids)
@@ -82,21 +84,22 @@ class FixedGrids:
         return (one for many in self._grids.values() for one in many)
 
     def of(self, names: Iterable[str], fmt: Format, role: str, axis: int | None) -> TensorGrid | None:
-        """Return the grid of a format of the first of some tensors that has one, or None.
+        """Return the grid for a format of the first tensor that has one, or None.
 
-        Of several, one whose scales lie along ``axis``, else one scale; of these, one that has the role.
+        Of several, one whose scales are along ``axis``, else one with a single scale; then one with the role.
         """
         for name in names:
-            found = [one for one in self._grids.get(name, ()) if one.fits(fmt)]
-            if found:
+            fitting = [grid for grid in self._grids.get(name, ()) if grid.fits(fmt)]
+            if fitting:
                 return min(
-                    found, key=lambda one: (one.is_along_other(axis), one.axis != axis, one.role != role)
+                    fitting,
+                    key=lambda grid: (grid.is_along_other(axis), grid.axis != axis, grid.role != role),
                 )
         return None
 
 
 def check_grid(grid: TensorGrid, values: NDArray[np.float32] | None, axis: int | None) -> None:
-    """Raise ValueError if a grid is not one of this tensor: of other numbers, or of another axis.
+    """Raise ValueError if a grid does not fit a tensor: other numbers, or another axis.
 
     ``values`` are those of a constant, None for a computed tensor.
     """

@@ -1,4 +1,4 @@
-"""Arrays in a folder, as .npy files and images: finding them in a natural order and reading them."""
+"""Find .npy files and images in a folder, in natural order, and read them as arrays."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _LITTER = re.compile(
     re.I | re.S,
 )
 MOST_PIXELS = 1 << 27
-"""Pixels of an image: no camera takes more, and a few bytes of a file may claim them."""
+"""Limit of an image's pixels: no camera has more, and a few bytes of a file may claim more."""
 
 _FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP")
-"""What a file may hold under the name of an image: readers of others start programs, or go on for long."""
+"""Formats read under the name of an image: readers of others start programs or take too long."""
 
 _PLAIN_MODES = ("L", "RGB", "RGBA", "I;16", "I", "F")
 
@@ -39,33 +39,33 @@ _PLAIN_MODES = ("L", "RGB", "RGBA", "I;16", "I", "F")
 def find_files(folder: AnyPath, suffixes: Collection[str] = ARRAY_SUFFIXES) -> dict[str, Path]:
     """Return the files of a folder that have one of the suffixes (any letter case), by name.
 
-    Those that operating systems put there are left out, see :func:`is_litter`. Names keep their letter case
+    Files left by operating systems are skipped, see :func:`is_litter`. Names keep their letter case
     except the suffix, which is lower case, and come in natural order: 2 before 10. Raises OSError when the
     folder cannot be listed, ValueError when two names differ only in the case of the suffix.
     """
     folder = Path(folder)
     if not folder.exists():
         raise FileNotFoundError(f"folder '{folder}' does not exist")
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for path in folder.iterdir():
         name = path.stem + path.suffix.lower()
         if path.suffix.lower() not in suffixes or is_litter(path.name) or not path.is_file():
             continue
-        if name in found:
+        if name in paths:
             raise ValueError(
-                f"'{found[name]}' and '{path}' have the same name except for the case of letters"
+                f"'{paths[name]}' and '{path}' have the same name except for the case of letters"
             )
-        found[name] = path
-    return {name: found[name] for name in sorted(found, key=natural_order)}
+        paths[name] = path
+    return {name: paths[name] for name in sorted(paths, key=natural_order)}
 
 
 def is_litter(name: str) -> bool:
-    """Whether a file or folder of that name is what operating systems leave: ``._a.npy``, ``Thumbs.db``."""
+    """Return whether operating systems leave files or folders of this name: ``._a.npy``, ``Thumbs.db``."""
     return _LITTER.fullmatch(name) is not None
 
 
 def find_litter(folder: AnyPath) -> list[str]:
-    """Return the names in a folder that :func:`is_litter` knows, in order; none if it cannot be listed."""
+    """Return the names in a folder for which :func:`is_litter` holds, sorted; none if it cannot be listed."""
     try:
         with named(folder):
             return sorted(path.name for path in Path(folder).iterdir() if is_litter(path.name))
@@ -79,7 +79,7 @@ def natural_order(name: str) -> list[tuple[int, str]]:
 
 
 def read_array(path: Path) -> np.ndarray:
-    """Return the array in a .npy file, or the pixels of an image, uint8 unless it has finer ones.
+    """Return the array in a .npy file, or the pixels of an image, uint8 unless they are finer.
 
     Images are [H, W] or [H, W, C]; palettes and rarer modes become RGB, one-bit images grey. Nothing is ever
     unpickled. Raises ValueError naming the file when it cannot be read.
@@ -89,7 +89,7 @@ def read_array(path: Path) -> np.ndarray:
 
 
 def read_array_header(path: Path) -> ArrayHeader:
-    """Return what a .npy file says of its array; ValueError naming the file when it cannot be read."""
+    """Return the header of a .npy file; raise ValueError naming the file when it cannot be read."""
     with named(path), path.open("rb") as file:
         size = path.stat().st_size
         refuse_expansion(size, stored_bytes(file))
@@ -104,14 +104,14 @@ def _read_npy(path: Path) -> np.ndarray:
 
 @contextmanager
 def open_image(path: Path) -> Iterator[Image]:
-    """Open an image, of which no more is read yet than its size.
+    """Open an image; only its header is read yet.
 
-    Raises ValueError for one of too many pixels, and whatever the reader raises.
+    Raises ValueError for one with too many pixels, and whatever the reader raises.
     """
     from PIL import Image
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of damage that is either mended or an error later
+        warnings.simplefilter("ignore")  # damage is either repaired or an error later
         with Image.open(path, formats=_FORMATS) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels, at most {MOST_PIXELS:,} are read")

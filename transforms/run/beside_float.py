@@ -80,12 +80,12 @@ def time_beside_float(
     options = timed_options(options)
     models = [open_(options) for open_ in reversed(openers)]
     fed, clock = [*reversed(feeds)], clock or clock_for(options)
-    before, made = take_turns(models, lambda: [fed], _MOST, _SECONDS, clock=clock, fewest=_FEWEST)
-    found = BesideFloat(Timing.of(made), Timing.of(before), ratio(made, before))
-    if not found.is_slower:
-        return found
+    before, quantized = take_turns(models, lambda: [fed], _MOST, _SECONDS, clock=clock, fewest=_FEWEST)
+    times = BesideFloat(Timing.of(quantized), Timing.of(before), ratio(quantized, before))
+    if not times.is_slower:
+        return times
     kernels = profiled(openers, feeds, options, _PROFILED)
-    return replace(found, lost=_lost(*map(_by_operator, kernels)))
+    return replace(times, lost=_lost(*map(_by_operator, kernels)))
 
 
 Profile = Mapping[str, tuple[int, float]]
@@ -100,20 +100,20 @@ def _by_operator(kernels: Sequence[Kernel]) -> Profile:
     return found
 
 
-def _lost(made: Profile, before: Profile) -> tuple[KernelTime, ...]:
+def _lost(quantized: Profile, before: Profile) -> tuple[KernelTime, ...]:
     """Return the operators that take most of what is lost, the worst first."""
     floats = defaultdict[str, float](float)
     for op, (_, seconds) in before.items():
         floats[_AS_FLOAT.get(op, op)] += seconds
     shares = defaultdict[str, float](float)
-    for op, (_, seconds) in made.items():
+    for op, (_, seconds) in quantized.items():
         shares[_AS_FLOAT.get(op, op)] += seconds
-    found = []
-    for op, (nodes, seconds) in made.items():
+    kernels = []
+    for op, (nodes, seconds) in quantized.items():
         kind = _AS_FLOAT.get(op, op)
         part = floats[kind] * seconds / shares[kind] if shares[kind] else 0.0
         if seconds > part:
-            found.append(KernelTime(op, nodes, seconds, part))
-    total = sum(one.seconds - one.before for one in found)
-    found.sort(key=lambda one: one.before - one.seconds)
-    return tuple(one for one in found[:_NAMED] if one.seconds - one.before >= _SHARE * total)
+            kernels.append(KernelTime(op, nodes, seconds, part))
+    total = sum(kernel.seconds - kernel.before for kernel in kernels)
+    kernels.sort(key=lambda kernel: kernel.before - kernel.seconds)
+    return tuple(kernel for kernel in kernels[:_NAMED] if kernel.seconds - kernel.before >= _SHARE * total)

@@ -1,4 +1,4 @@
-"""What a language model writes by itself: the most likely token at each step, which is fed back."""
+"""Greedy continuation by a language model: the most likely token at each step is fed back."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _LOGITS_RANK = 3  # texts, tokens, vocabulary
 
 
 class GreedyWriter:
-    """Continues texts with a model that is open, by its own caches if it has any.
+    """Continues texts with an open model, through its own caches if it has any.
 
-    Without caches it reads the whole text again at each step, which takes longer and gives the same.
+    Without caches it reads the whole text at each step, which takes longer and gives the same tokens.
     """
 
     def __init__(self, model: OpenModel, graph: gs.Graph) -> None:
-        """Take a model and its graph; ValueError if it does not take tokens and make logits."""
+        """Take a model and its graph; ValueError unless it takes tokens and returns logits."""
         self._model, self._caches = model, found_pairs(graph)
-        integers = [one.name for one in model.inputs if one.dtype.kind in "iu"]
+        integers = [tensor.name for tensor in model.inputs if tensor.dtype.kind in "iu"]
         if IDS not in integers and len(model.inputs) > 1:
             raise ValueError(f"the model has no input '{IDS}' of tokens")
         if not integers:
@@ -35,23 +35,23 @@ class GreedyWriter:
         self._logits = self._find_logits(graph)
 
     def write(self, feed: Feed, count: int, name: str) -> AnyArray:
-        """Return the next tokens of the texts that are fed, int64 [texts, count].
+        """Return the next tokens of the fed texts, int64 [texts, count].
 
-        Nothing ends a text before. ``name``: of the sample, for errors. Raises ValueError for a model that
-        takes no texts of other lengths.
+        No token ends a text early. ``name``: of the sample, for errors. Raises ValueError for a model that
+        does not take texts of other lengths.
         """
-        found: list[AnyArray] = []
+        written: list[AnyArray] = []
         while True:
             names = [self._logits, *self._caches.values()]
-            made = self._model.run(feed, names)
-            found.append(made[self._logits][:, -1].argmax(-1).astype(np.int64)[:, None])
-            if len(found) == count:
-                return np.concatenate(found, 1)
-            feed = self._next(feed, found[-1], made)
-            check_feed(self._model.inputs, feed, f"{name}, token {len(found)}")
+            outputs = self._model.run(feed, names)
+            written.append(outputs[self._logits][:, -1].argmax(-1).astype(np.int64)[:, None])
+            if len(written) == count:
+                return np.concatenate(written, 1)
+            feed = self._next(feed, written[-1], outputs)
+            check_feed(self._model.inputs, feed, f"{name}, token {len(written)}")
 
-    def _next(self, feed: Feed, tokens: AnyArray, made: Mapping[str, AnyArray]) -> Feed:
-        """Return what is fed with the next tokens, [texts, 1]."""
+    def _next(self, feed: Feed, tokens: AnyArray, outputs: Mapping[str, AnyArray]) -> Feed:
+        """Return the feed for the next tokens, [texts, 1]."""
         new = {self._ids: tokens, MASK: np.ones_like(tokens), TYPES: np.zeros_like(tokens)}
         if POSITIONS in feed:
             new[POSITIONS] = feed[POSITIONS][:, -1:] + 1
@@ -60,15 +60,19 @@ class GreedyWriter:
             alone = self._caches and key != MASK
             array = new[key].astype(feed[key].dtype)
             grown[key] = array if alone else np.concatenate([feed[key], array], 1)
-        return grown | {fed: made[back] for fed, back in self._caches.items()}
+        return grown | {fed: outputs[back] for fed, back in self._caches.items()}
 
     def _find_logits(self, graph: gs.Graph) -> str:
-        """Return the output that is not a cache and has the rank of logits; of several, the known one."""
-        ends = (one for one in self._model.session.get_outputs() if one.name not in self._caches.values())
-        found = [one.name for one in ends if len(one.shape) == _LOGITS_RANK and "float" in one.type]
-        if len(found) > 1:
-            known = logits_of(graph) or {"logits"}
-            found = [name for name in found if name in known] or found
-        if len(found) != 1:
-            raise ValueError(f"the model has {len(found)} outputs that may be logits, not one")
-        return str(found[0])
+        """Return the output that is not a cache and has the rank of logits; of several, the named one."""
+        ends = (
+            output for output in self._model.session.get_outputs() if output.name not in self._caches.values()
+        )
+        candidates = [
+            output.name for output in ends if len(output.shape) == _LOGITS_RANK and "float" in output.type
+        ]
+        if len(candidates) > 1:
+            logits = logits_of(graph) or {"logits"}
+            candidates = [name for name in candidates if name in logits] or candidates
+        if len(candidates) != 1:
+            raise ValueError(f"the model has {len(candidates)} outputs that may be logits, not one")
+        return str(candidates[0])

@@ -1,4 +1,4 @@
-"""Samples that a caller has in memory, or makes one by one: how many there are, and where they end."""
+"""Samples that a caller has in memory or generates: their number and their end."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 MOST = 100_000
-"""Samples that are read of what has no length: more take a limit."""
+"""Samples that are read from a data set without length before a limit is required."""
 
 _SHARE = 2
-"""One part of so many of the free space of a disk may be taken by samples."""
+"""Divisor of a disk's free space that samples may take."""
 
 NO_SAMPLE = "the data hold no sample"
 
@@ -29,7 +29,7 @@ class Reader(Protocol):
 
 
 def is_data_set(value: Any) -> bool:
-    """Return whether samples come from an object as it is; a data set may have but indices."""
+    """Return whether samples are taken from an object directly; a data set may support only indices."""
     if isinstance(value, type):
         return False
     return isinstance(value, Reader) or any(
@@ -38,20 +38,20 @@ def is_data_set(value: Any) -> bool:
 
 
 def length_of(data: Any) -> int | None:
-    """Return how many samples a data set says that it has, None for one that does not say."""
+    """Return the length that a data set reports, or None."""
     try:
         return len(data)
-    except (TypeError, NotImplementedError):  # as readers and endless data sets answer
+    except (TypeError, NotImplementedError):  # the answer of readers and endless data sets
         return None
 
 
 def each_sample(data: Any, limit: int | None = None) -> Iterator[Any]:
-    """Yield the samples of a data set, or of one that a callable returns: at most ``limit``, and its length.
+    """Yield at most ``limit`` samples of a data set, or of one that a callable returns.
 
-    A data set is a reader, what can be iterated, or what has a sample for each index, in this order; of the
-    last, each index below its length has to have one. Raises TypeError for anything else, and for one sample
-    in place of several; ValueError for a limit below 1, without any sample, and for a data set with neither
-    length nor limit that does not end after :data:`MOST` samples.
+    A data set is a reader, an iterable, or an object with a sample for each index, in this order; the last
+    must have one for each index below its length. Raises TypeError for anything else, and for a single
+    sample instead of several; ValueError for a limit below 1, without any sample, and for a data set with
+    neither length nor limit that does not end after :data:`MOST` samples.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit of {limit} samples, at least 1 is needed")
@@ -81,13 +81,13 @@ def _read(data: Any, length: int | None) -> Iterable[Any]:
 
 def _of_reader(reader: Reader) -> Iterator[Mapping[str, ArrayLike]]:
     while (feed := reader.get_next()) is not None:
-        if isinstance(feed, Mapping) and not feed:  # as some readers end
+        if isinstance(feed, Mapping) and not feed:  # the end of some readers
             return
         yield feed
 
 
 def _by_index(data: Any, length: int | None) -> Iterator[Any]:
-    """Yield the sample of each index; without a length up to the first that is out of range."""
+    """Yield the sample of each index; without a length up to the first IndexError."""
     for i in count() if length is None else range(length):
         try:
             sample = data[i]
@@ -99,30 +99,30 @@ def _by_index(data: Any, length: int | None) -> Iterator[Any]:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """Return an array, also of a tensor that asks to be detached and moved before it becomes one."""
+    """Return an array, also from a tensor that must be detached and moved to the CPU first."""
     for step in ("detach", "cpu", "numpy"):
         value = getattr(value, step)() if hasattr(value, step) else value
     return np.asarray(value)
 
 
 def arrays_of(sample: Any) -> dict[str, np.ndarray] | list[np.ndarray]:
-    """Return the arrays of a sample: by input name, or in the order of the inputs, with what follows them."""
+    """Return the arrays of a sample by input name, or in the order of the inputs, extra ones included."""
     if isinstance(sample, Mapping):
         return {str(name): as_array(value) for name, value in sample.items()}
     return [as_array(part) for part in (sample if isinstance(sample, tuple | list) else [sample])]
 
 
 class Room:
-    """The space that samples may take in a folder: half of what is free, so that no disk runs full."""
+    """The space that samples may take in a folder: half of what is free, so that no disk fills up."""
 
     def __init__(self, folder: Path) -> None:
-        """Look how much is free now."""
+        """Measure the free space."""
         self._folder = folder
         self._most = shutil.disk_usage(folder).free // _SHARE
         self._taken = self._count = 0
 
     def take(self, size: int) -> None:
-        """Take so many bytes for a sample; ValueError where they are too many."""
+        """Reserve the bytes of a sample; raise ValueError if they do not fit."""
         self._taken, self._count = self._taken + size, self._count + 1
         if self._taken > self._most:
             words = f"the first {self._count:,} samples take {self._taken:,} bytes"

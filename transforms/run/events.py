@@ -1,4 +1,4 @@
-"""What a job tells while it runs: phases with their progress, lines and warnings."""
+"""Events of a job while it runs: phases with progress, lines and warnings."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 class Progress(Protocol):
-    """Called with how many pieces of a phase are done, of how many (None: not known), and a note."""
+    """Called with how many items of a phase are done, their total (None if unknown), and a note."""
 
     def __call__(self, done: int, total: int | None, note: str = "") -> None:
-        """Take the figures."""
+        """Receive the figures."""
 
 
 class Events:
-    """Receives what a job tells; this one keeps nothing of it. Others show, print or collect it."""
+    """Receives the events of a job and ignores them. Subclasses show, print or collect them."""
 
     def __enter__(self) -> Self:
         return self
@@ -28,28 +28,28 @@ class Events:
         """End the last phase."""
 
     def expect(self, *phases: str) -> None:
-        """Take the names of the phases to come, in order."""
+        """Receive the names of the phases to come, in order."""
 
     def phase(self, name: str, unit: str = "") -> Progress:
-        """Begin a phase, whose pieces are of a ``unit`` if it has any; return what is told of them."""
+        """Begin a phase, with items called ``unit``; return the callback for its progress."""
         return _ignored
 
     def note(self, line: str) -> None:
-        """Take a line of the summary."""
+        """Receive a line of the summary."""
 
     def warn(self, line: str) -> None:
-        """Take a line on something that may surprise."""
+        """Receive a warning."""
 
 
 def _ignored(done: int, total: int | None, note: str = "") -> None:
-    """Take figures that nobody looks at."""
+    """Ignore figures."""
 
 
 SILENT = Events()
 
 
 def each_told(items: Iterable[T], progress: Progress, total: int) -> Iterator[T]:
-    """Yield the items, each of which is a piece of a phase, done when the next is asked for."""
+    """Yield items of a phase; each counts as done when the next is requested."""
     for done, item in enumerate(items):
         progress(done, total)
         yield item

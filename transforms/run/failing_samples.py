@@ -34,7 +34,7 @@ def failing(samples: Samples, floats: gs.Graph, run: RunOptions | None, made: st
         raise ValueError(_blamed(samples, floats, run, made, said_by_runtime(error))) from error
 
 
-def _blamed(samples: Samples, floats: gs.Graph, run: RunOptions | None, made: str, said: str) -> str:
+def _blamed(samples: Samples, floats: gs.Graph, run: RunOptions | None, label: str, said: str) -> str:
     file = next((path for path in source_files(floats) if path.is_file()), None)
     model = open_session(file or floats, run)
     for name, feed in samples.items():
@@ -43,4 +43,4 @@ def _blamed(samples: Samples, floats: gs.Graph, run: RunOptions | None, made: st
         except Exception as error:  # the runtime's exceptions share no narrower class
             return f"sample '{name}': the model fails: {said_by_runtime(error)}"
     runs = f"'{file}'" if file else "the float model"
-    return f"{made} fails: {said}; {runs} runs on the same samples"
+    return f"{label} fails: {said}; {runs} runs on the same samples"

@@ -1,4 +1,4 @@
-"""Samples of a decoder: what an encoder makes of its own samples is fed beside what they hold."""
+"""Samples of a decoder completed by the outputs of an encoder on its own samples."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from transforms.runtime.session import OpenModel
 def fed_inputs(
     inputs: Sequence[ModelInput], encoder: OpenModel, given: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return which tensor of an encoder each input of a model takes that takes one.
+    """Return the encoder tensor that feeds each input of a model, where there is one.
 
-    Those are outputs of the same name, and what is ``given``: inputs of the model by outputs of the encoder,
-    or by its own inputs, such as a mask. Raises ValueError for an unknown name.
+    These are outputs of the same name, and those ``given``: inputs of the model by output of the encoder, or
+    by its input, such as a mask. Raises ValueError for an unknown name.
     """
-    names = {one.name for one in inputs}
-    found = {name: name for name in encoder.outputs if name in names}
-    for made, fed in (given or {}).items():
-        known = [*encoder.outputs, *(one.name for one in encoder.inputs)]
-        refuse_unknown(made, known, "output of the encoder")
+    names = {tensor.name for tensor in inputs}
+    fed_by = {name: name for name in encoder.outputs if name in names}
+    for source, fed in (given or {}).items():
+        names_of_encoder = [*encoder.outputs, *(tensor.name for tensor in encoder.inputs)]
+        refuse_unknown(source, names_of_encoder, "output of the encoder")
         refuse_unknown(fed, names, "input")
-        found[fed] = made
-    return found
+        fed_by[fed] = source
+    return fed_by
 
 
 class FedSamples:
-    """The samples of a folder with the outputs of an encoder, which runs on its samples of the same names."""
+    """The samples of a folder with the outputs of an encoder, run on its samples with the same names."""
 
     def __init__(
         self,
@@ -52,22 +52,22 @@ class FedSamples:
         :class:`transforms.run.samples.Samples` does, and ValueError for a sample that the encoder lacks.
         """
         self._inputs, self._encoder, self._fed = inputs, encoder, fed
-        own = [one for one in inputs if one.name not in fed]
-        self._own = Samples(folder, own, limit=limit, fitting=Fitting())
-        self._others = Samples(encoder_folder, encoder.inputs, images, fitting=Fitting())
-        missing = [name for name in self._own.names if name not in set(self._others.names)]
+        unfed = [tensor for tensor in inputs if tensor.name not in fed]
+        self._samples = Samples(folder, unfed, limit=limit, fitting=Fitting())
+        self._encoder_samples = Samples(encoder_folder, encoder.inputs, images, fitting=Fitting())
+        missing = [name for name in self._samples.names if name not in set(self._encoder_samples.names)]
         if missing:
             raise ValueError(f"folder '{encoder_folder}' holds no sample '{missing[0]}' for the encoder")
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return len(self._own)
+        return len(self._samples)
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-        """Yield name and feed of each; ValueError when one does not fit the model."""
-        for name, feed in self._own:
-            given = self._others.feed(name)
-            made = {**given, **self._encoder.run(given)}
-            full = {**feed, **{fed: made[tensor] for fed, tensor in self._fed.items()}}
+        """Yield name and feed of each sample; ValueError when one does not fit the model."""
+        for name, feed in self._samples:
+            encoder_feed = self._encoder_samples.feed(name)
+            encoded = {**encoder_feed, **self._encoder.run(encoder_feed)}
+            full = {**feed, **{fed: encoded[tensor] for fed, tensor in self._fed.items()}}
             check_feed(self._inputs, full, name)
             yield name, full

@@ -1,4 +1,4 @@
-"""What a model is calibrated with: feeds from a folder, a reader or any iterable, each of them checked."""
+"""The data of calibration: feeds from a folder, a reader or any iterable, each of them checked."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Source = AnyPath | Reader | Iterable[Any]
 
 
 class Feeds:
-    """The named feeds of a source, in order, checked one by one as they are taken.
+    """The named feeds of a source, in order, checked one by one.
 
-    ``len()`` raises TypeError where the number is not known beforehand; ``is_repeatable`` tells whether the
-    feeds can be taken more than once.
+    ``len()`` raises TypeError if the number is unknown; ``is_repeatable`` tells whether the feeds can be
+    iterated more than once.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Feeds:
         count: int | None = None,
         is_repeatable: bool = True,
     ) -> None:
-        """Keep how to take the named feeds for the inputs."""
+        """Take the function that yields named feeds, and the inputs to check them against."""
         self._take, self._inputs, self._count = take, tuple(inputs), count
         self.is_repeatable = is_repeatable
 
@@ -65,9 +65,9 @@ class Feeds:
             raise ValueError(NO_SAMPLE)
 
     def hash(self) -> str:
-        """Return a SHA-256 of all feeds: the arrays with their names, types and shapes, in order.
+        """Return a SHA-256 of all feeds: arrays with names, types and shapes, in order.
 
-        ValueError when they could then not be taken again.
+        ValueError if the feeds are not repeatable.
         """
         if not self.is_repeatable:
             raise ValueError("the data come from a reader or a generator, which cannot be read twice")
@@ -131,13 +131,13 @@ def random_feeds(inputs: Sequence[ModelInput], count: int, seed: int = 0) -> Fee
     def _take() -> Iterator[tuple[str, Feed]]:
         random = np.random.default_rng(seed)
         for i in range(count):
-            yield f"random{i}", {one.name: random_array(one, random) for one in inputs}
+            yield f"random{i}", {wanted.name: random_array(wanted, random) for wanted in inputs}
 
     return Feeds(_take, inputs, count=count)
 
 
 def spread(samples: Sequence[T], most: int) -> list[T]:
-    """Return at most so many of some samples, evenly spread over all of them, in order."""
+    """Return at most ``most`` samples, evenly spread and in order."""
     count = min(most, len(samples))
     return [samples[i * len(samples) // count] for i in range(count)]
 
@@ -145,15 +145,14 @@ def spread(samples: Sequence[T], most: int) -> list[T]:
 def batch_feeds(feeds: Sequence[Feed], inputs: Sequence[ModelInput], size: int) -> list[Feed]:
     """Return feeds of ``size`` samples each, joined along the first axis; the last may be smaller.
 
-    Raises ValueError where the first dimension of an input is fixed, or samples differ in the other ones.
+    Raises ValueError if the first dimension of an input is fixed, or samples differ in other dimensions.
     """
     if size == 1:
         return list(feeds)
-    for one in inputs:
-        if not one.shape or one.shape[0] is not None:
-            raise ValueError(
-                f"batch size {size}: the first dimension of input '{one.name}' {list(one.shape)} is not free"
-            )
+    for tensor in inputs:
+        if not tensor.shape or tensor.shape[0] is not None:
+            where = f"input '{tensor.name}' {list(tensor.shape)}"
+            raise ValueError(f"batch size {size}: the first dimension of {where} is not free")
     return [_join(feeds[i : i + size], i) for i in range(0, len(feeds), size)]
 
 
@@ -164,12 +163,12 @@ def _named(
     limit: int | None,
     fitting: Fitting | None,
 ) -> Iterator[tuple[str, Feed]]:
-    """Yield each sample by its number as a feed; a file of several texts is as many."""
+    """Yield each sample by its number as a feed; a file with several texts gives several samples."""
     for i, sample in enumerate(each_sample(source, limit)):
         if isinstance(sample, os.PathLike):
-            found = Samples.of_files([sample_file(Path(sample), i)], inputs, images, fitting)
-            names = [str(i)] if len(found) == 1 else [f"{i}-{row + 1}" for row in range(len(found))]
-            yield from ((name, feed) for name, (_, feed) in zip(names, found, strict=True))
+            samples = Samples.of_files([sample_file(Path(sample), i)], inputs, images, fitting)
+            names = [str(i)] if len(samples) == 1 else [f"{i}-{row + 1}" for row in range(len(samples))]
+            yield from ((name, feed) for name, (_, feed) in zip(names, samples, strict=True))
         else:
             feed = by_name(arrays_of(sample), inputs, i)
             yield str(i), feed if fitting is None else fitting.of(feed, inputs)
@@ -183,13 +182,13 @@ def by_name(arrays: Feed | list[np.ndarray], inputs: Sequence[ModelInput], numbe
     """
     if isinstance(arrays, Mapping):
         return arrays
-    names = [one.name for one in inputs]
+    names = [wanted.name for wanted in inputs]
     if len(arrays) == 1 and arrays[0].ndim == 1 and arrays[0].dtype.kind in "iu" and takes_tokens(inputs):
         return token_feed(arrays[0], inputs)
     if len(arrays) < len(names):
         raise ValueError(f"sample {number} has {len(arrays)} arrays, the model has inputs {', '.join(names)}")
-    for array, one in zip(arrays, inputs, strict=False):
-        if array.dtype.kind == "U" and array.ndim == 0 and one.dtype.kind != "U":
+    for array, wanted in zip(arrays, inputs, strict=False):
+        if array.dtype.kind == "U" and array.ndim == 0 and wanted.dtype.kind != "U":
             raise TypeError(f"sample {number} is the string '{array}': a file is named by a pathlib.Path")
     return dict(zip(names, arrays, strict=False))
 

@@ -1,4 +1,4 @@
-"""Arrays of a caller's that mean what an input takes, in another type or without the batch dimension."""
+"""Convert arrays of a caller that fit an input except for their type or a missing batch dimension."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from transforms.runtime.inputs import ModelInput
 
 
 class Fitting:
-    """Brings arrays into the type and rank of an input where no number changes its meaning, and notes it.
+    """Converts arrays to the type and rank of an input if no number changes its meaning, and notes it.
 
     Floats get another width unless one becomes infinite; integers, booleans and pixels become other integers
-    or floats if each keeps its value; an array of one dimension less gets a batch of one in front, if the
-    input takes that. All other arrays stay as they are, for :func:`transforms.runtime.inputs.check_feed` to
+    or floats if each keeps its value; an array with one dimension less gets a batch dimension of 1, if the
+    input allows it. All other arrays stay as they are, for :func:`transforms.runtime.inputs.check_feed` to
     refuse.
     """
 
     def __init__(self) -> None:
-        """Begin without a change."""
+        """Start without any conversion."""
         self._changes: dict[str, str] = {}
 
     def of(self, feed: Feed, inputs: Sequence[ModelInput]) -> dict[str, AnyArray]:
-        """Return the arrays of a sample as they fit the inputs of a model."""
-        wanted = {one.name: one for one in inputs}
-        return {name: self._fit(array, wanted.get(name)) for name, array in feed.items()}
+        """Return the arrays of a sample, converted to fit the inputs of a model."""
+        by_name = {model_input.name: model_input for model_input in inputs}
+        return {name: self._fit(array, by_name.get(name)) for name, array in feed.items()}
 
     def of_headers(
         self, headers: Mapping[str, ArrayHeader], inputs: Sequence[ModelInput]
     ) -> dict[str, ArrayHeader]:
-        """Return the headers that arrays may have once they fit, as far as no number tells otherwise."""
+        """Return the headers of arrays after conversion, as far as it does not depend on numbers."""
         wanted = {one.name: one for one in inputs}
         return {name: _header(one, wanted.get(name)) for name, one in headers.items()}
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for each input whose arrays were changed."""
+        """Yield a line for each input whose arrays were converted."""
         for name, change in self._changes.items():
             yield f"Samples: arrays for input '{name}' {change}"
 
@@ -61,7 +61,7 @@ def _lacks_batch(given: Sequence[int], wanted: Sequence[int | None]) -> bool:
 
 
 def _is_cast(given: np.dtype, wanted: np.dtype) -> bool:
-    """Return whether numbers of one type may become such of another."""
+    """Return whether numbers of one type may be converted to another."""
     return given != wanted and given.kind in "fiub" and wanted.kind in ("f" if given.kind == "f" else "fiu")
 
 
@@ -74,13 +74,15 @@ def _header(header: ArrayHeader, wanted: ModelInput | None) -> ArrayHeader:
 
 
 def _cast(array: AnyArray, dtype: np.dtype) -> AnyArray:
-    """Return numbers in another type where each keeps its value, floats as near as that type has it."""
+    """Convert numbers if each keeps its value, floats up to rounding; else return them unchanged."""
     if not _is_cast(array.dtype, dtype):
         return array
     with np.errstate(over="ignore", invalid="ignore"):
-        made = array.astype(dtype)
+        converted = array.astype(dtype)
     if array.dtype.kind == "f":
-        is_same = np.array_equal(np.isfinite(array), np.isfinite(made))
+        is_same = np.array_equal(np.isfinite(array), np.isfinite(converted))
     else:
-        is_same = np.array_equal(made.astype(array.dtype), array) and np.array_equal(made < 0, array < 0)
-    return made if is_same else array
+        is_same = np.array_equal(converted.astype(array.dtype), array) and np.array_equal(
+            converted < 0, array < 0
+        )
+    return converted if is_same else array

@@ -1,7 +1,8 @@
-"""Processes that do not run the user's script again.
+"""Worker processes that do not import the user's script.
 
-Python's spawned processes import the script that started them: without a main guard it runs again in each
-of them, and from standard input there is nothing to import. Tasks are functions of modules, which need none.
+Python's spawned processes import the script that started them: without a main guard it would run again in
+each of them, and from standard input there is nothing to import. Tasks are functions of modules and need no
+script.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ class FreshProcess(SpawnProcess):
     """A spawned process that does not import the script."""
 
     def start(self) -> None:
-        """Start it. What it is given must not be of the script either."""
+        """Start it. Its target and arguments must not be defined in the script either."""
         with _without_main():
             super().start()
 
 
 class FreshContext(SpawnContext):
-    """What makes processes of that kind, for executors."""
+    """A multiprocessing context of such processes, for executors."""
 
     Process = FreshProcess
 
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Let an empty module stand for the script meanwhile: multiprocessing looks there for what to import."""
+    """Replace ``__main__`` by an empty module meanwhile: multiprocessing reads from it what to import."""
     with _starting:
         script = sys.modules[_MAIN]
         sys.modules[_MAIN] = ModuleType(_MAIN)

@@ -1,4 +1,4 @@
-"""How images of a folder become inputs, as a user asks for it."""
+"""Options of reading images as inputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 KEYWORD = "preprocess"
-"""The option that names a scale, or a function that makes inputs of images."""
+"""The option that names a scaling, or a function from images to inputs."""
 
 SCALINGS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
@@ -21,9 +21,10 @@ SCALINGS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 class ImageOptions:
     """How an image becomes an input: resized to ``size`` (height, width), then (pixel - mean) / std.
 
-    Pixels count from 0 to 255. ``mean`` and ``std`` have one number or one per channel. ``layout`` is "NCHW"
-    or "NHWC". What is None follows from the model's input, NCHW if both would do. ``transform``: instead, a
-    function that makes an array of a PIL image, or ``FILE.py:FUNCTION``, of which each process loads its own.
+    Pixels range from 0 to 255. ``mean`` and ``std`` have one number or one per channel. ``layout`` is "NCHW"
+    or "NHWC". None is replaced by what the model's input requires, NCHW if both fit. ``transform``: instead
+    of all this, a function from a PIL image to an array, or ``FILE.py:FUNCTION``, which each process loads
+    itself.
     """
 
     size: tuple[int, int] | None = None

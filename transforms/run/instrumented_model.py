@@ -1,7 +1,7 @@
-"""A model that shows its inner tensors: the one way to look at what a running model computes.
+"""Show inner tensors of a running model: the only way in which the project looks at them.
 
-Probes look at a tensor inside the model, so that a large one neither leaves it nor lives longer than it would
-without them. Whoever watches a tensor sees all of it while the model runs, where it lies.
+Probes reduce a tensor inside the model, so that a large one neither leaves it nor lives longer than without
+them. Watchers see a whole tensor in place while the model runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from transforms.run.tensor_watch import See, TensorWatch
 from transforms.runtime.session import RunOptions, open_light
 
 Key = TypeVar("Key", bound="str | tuple[str, str]")
-"""What is shown: a tensor by its name, or the name with that of a probe."""
+"""The key of a shown tensor: its name, or its name and that of a probe."""
 
 _SCALAR: dict[str, Any] = {"keepdims": 0}
 _ANY: tuple[tuple[str, dict[str, Any]], ...] = (("Cast", {"to": dtypes.FLOAT}), ("ReduceMax", _SCALAR))
@@ -41,14 +41,14 @@ PROBES: Mapping[str, Sequence[tuple[str, dict[str, Any]]]] = MappingProxyType(
         "float32": [("Cast", {"to": dtypes.FLOAT})],
     }
 )
-"""Operators of one input, one after the other, whose result is shown in place of a tensor."""
+"""Operators with one input, in sequence, whose result is shown instead of a tensor."""
 
 
 @dataclass(frozen=True)
 class ShownModel(Generic[Key]):
-    """A light model whose outputs are the tensors to show, its weights, and the place of each tensor.
+    """A light model whose outputs are the tensors to show, its weights, and the output of each tensor.
 
-    ``places``: names of outputs, or of inputs; ``constants``: tensors to show that no node makes.
+    ``places``: names of outputs, or of inputs; ``constants``: shown tensors that no node computes.
     """
 
     light: onnx.ModelProto
@@ -65,7 +65,7 @@ def show_tensors(
     watched: Iterable[str] = (),
     sequences: Container[str] = (),
 ) -> ShownModel[Key]:
-    """Return a copy of the graph that shows tensors, as :class:`InstrumentedModel` describes it."""
+    """Return a copy of the graph that shows tensors, see :class:`InstrumentedModel`."""
     light, weights = graph_proto.export_light(graph)
     tensors, names = walk.tensors(graph), walk.Names(graph)
     for name, dtype in (inputs or {}).items():
@@ -93,7 +93,7 @@ def show_tensors(
     outputs = dict.fromkeys((*(place for place in places.values() if place not in fed), *watch.outputs))
     hidden = [value.name for value in light.graph.output if value.name not in outputs]
     light.graph.value_info.extend(filter(None, (_declared(tensors[name]) for name in hidden)))
-    del light.graph.output[:]  # types of the new ones are the runtime's to infer
+    del light.graph.output[:]  # the runtime infers the types of the new ones
     declared = {place: _declared(tensors.get(place)) for place in outputs}
     light.graph.output.extend(
         value_info or onnx.ValueInfoProto(name=name) for name, value_info in declared.items()
@@ -109,7 +109,7 @@ def _fed_value(name: str, dtype: np.dtype, *, is_sequence: bool) -> onnx.ValueIn
 
 
 class InstrumentedModel(Generic[Key]):
-    """A model of which tensors of the main graph can be seen for each feed."""
+    """A model that shows tensors of its main graph for each feed."""
 
     def __init__(
         self,
@@ -121,21 +121,25 @@ class InstrumentedModel(Generic[Key]):
         watched: Iterable[str] = (),
         sequences: Container[str] = (),
     ) -> None:
-        """Open a copy of the graph whose outputs are what is shown, and nothing else.
+        """Open a copy of the graph whose outputs are only the shown tensors.
 
-        bfloat16 tensors are shown as float32, for NumPy has no such type. ``inputs``: the types of tensors,
-        of any shape, that are fed because no node of the graph makes them; of ``sequences`` among them, those
-        of their arrays. ``watched``: tensors of float32, no constants, that are seen while the model runs.
-        Raises KeyError for a name that is not in the main graph, and what
-        :func:`transforms.runtime.session.open_session` does.
+        bfloat16 tensors are shown as float32, since NumPy has no such type. ``inputs``: the types of
+        tensors, of any shape, that are fed because no node computes them; for ``sequences`` among them,
+        those of their arrays. ``watched``: float32 tensors, not constants, that are seen while the model
+        runs. Raises KeyError for a name that is not in the main graph, and whatever
+        :func:`transforms.runtime.session.open_session` raises.
         """
-        made = show_tensors(graph, shown, inputs, watched, sequences)
-        self._constants, self._places, self._watch = made.constants, made.places, made.watch
+        shown_model = show_tensors(graph, shown, inputs, watched, sequences)
+        self._constants, self._places, self._watch = (
+            shown_model.constants,
+            shown_model.places,
+            shown_model.watch,
+        )
         fed = {"in_order": bool(self._watch.outputs), "sequences": inputs is not None}
-        self._model = open_light(made.light, made.weights, options, **fed)
+        self._model = open_light(shown_model.light, shown_model.weights, options, **fed)
 
     def types(self) -> dict[Key, str]:
-        """Return the runtime's name for the type of all that is shown, constants aside."""
+        """Return the runtime's type name of each shown tensor, without constants."""
         arguments = (*self._model.session.get_inputs(), *self._model.session.get_outputs())
         types = {argument.name: argument.type for argument in arguments}
         return {key: types[place] for key, place in self._places.items()}
@@ -143,24 +147,24 @@ class InstrumentedModel(Generic[Key]):
     def run(
         self, feed: Feed, shown: Collection[Key] | None = None, see: See | None = None
     ) -> dict[Key, np.ndarray]:
-        """Return what is shown, or some of it, for a feed; from several threads at once, if need be.
+        """Return all shown tensors, or some, for a feed; may be called by several threads at once.
 
-        ``see`` is called, in the thread of the caller, with each tensor that is watched when it is made: its
-        name, and its numbers, which are there during the call alone. What it raises ends the run.
+        ``see`` is called, in the thread of the caller, with the name and the numbers of each watched tensor
+        when it is computed; the numbers are valid only during the call. An exception it raises ends the run.
         """
         keys = [*self._constants, *self._places] if shown is None else shown
         places = {key: self._places[key] for key in keys if key not in self._constants}
         outputs = dict.fromkeys(p for p in places.values() if p not in feed)
         with self._watch.seen_by(see):
-            made = self._model.run(feed, [*outputs, *(self._watch.outputs if see else ())])
-        found = {key: feed[place] if place in feed else made[place] for key, place in places.items()}
-        return found | {key: self._constants[key] for key in keys if key in self._constants}
+            results = self._model.run(feed, [*outputs, *(self._watch.outputs if see else ())])
+        arrays = {key: feed[place] if place in feed else results[place] for key, place in places.items()}
+        return arrays | {key: self._constants[key] for key in keys if key in self._constants}
 
 
 def _declared(tensor: gs.Tensor | None) -> onnx.ValueInfoProto | None:
-    """Return a tensor with its type if one of ONNX Runtime's own operators makes it, else None.
+    """Return a tensor with its type if an operator of ONNX Runtime's own computes it, else None.
 
-    Of some of their outputs, such as the scores of MultiHeadAttention, the runtime does not infer a type.
+    The runtime does not infer the types of some of their outputs, such as the scores of MultiHeadAttention.
     """
     if tensor is None or all(node.domain != RUNTIME_DOMAIN for node in tensor.inputs):
         return None
@@ -170,8 +174,8 @@ def _declared(tensor: gs.Tensor | None) -> onnx.ValueInfoProto | None:
 
 def float_outputs(graph: gs.Graph) -> list[str]:
     """Return the names of the float32 outputs that the graph computes."""
-    made = (tensor for tensor in graph.outputs if isinstance(tensor, gs.Variable))
-    return [tensor.name for tensor in made if dtypes.is_type(tensor, dtypes.FLOAT)]
+    computed = (tensor for tensor in graph.outputs if isinstance(tensor, gs.Variable))
+    return [tensor.name for tensor in computed if dtypes.is_type(tensor, dtypes.FLOAT)]
 
 
 def readable(tensor: gs.Constant) -> np.ndarray:
@@ -184,20 +188,20 @@ def _chain(name: str, probe: str, names: walk.Names) -> list[onnx.NodeProto]:
     """Return the nodes of a probe of a tensor."""
     nodes: list[onnx.NodeProto] = []
     for op, attributes in PROBES[probe]:
-        made = names.derive(name, probe)
+        output = names.derive(name, probe)
         nodes.append(
-            helper.make_node(op, [nodes[-1].output[0] if nodes else name], [made], made, **attributes)
+            helper.make_node(op, [nodes[-1].output[0] if nodes else name], [output], output, **attributes)
         )
     return nodes
 
 
 def _insert_after(proto: onnx.GraphProto, after: Mapping[str, list[onnx.NodeProto]]) -> None:
-    """Put nodes directly after what makes the tensors that they are given for, or after the inputs."""
-    made = list(proto.node)
+    """Insert nodes directly after the node that computes the tensor given as key, or after the inputs."""
+    nodes = list(proto.node)
     del proto.node[:]
     for value in proto.input:
         proto.node.extend(after.get(value.name, ()))
-    for node in made:
+    for node in nodes:
         proto.node.append(node)
         for name in node.output:
             proto.node.extend(after.get(name, ()))

@@ -1,6 +1,6 @@
-"""Arrays that are kept for long: in memory up to a limit, and beyond it in files without a name.
+"""Arrays kept for long: in memory up to a limit, and beyond it in unnamed files.
 
-The files are in the folder for temporary ones (``TMPDIR``), and each goes with the last array on it.
+The files are in the folder for temporary files (``TMPDIR``); each is freed with the last array on it.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ Key = TypeVar("Key")
 Kept = TypeVar("Kept")
 
 IN_MEMORY = 1 << 24
-"""Bytes of outputs to compare with that stay in memory."""
+"""Bytes of reference outputs that stay in memory."""
 
 _NUMBERS = "fiubc"  # NumPy's own types, which a file is mapped as
 
 Value = NDArray[Any] | list[NDArray[Any]]
-"""What is kept of a sample: an array, or a sequence of them."""
+"""What is kept of a sample: an array, or a sequence of arrays."""
 
 
 def bytes_of(value: Value) -> int:
-    """Return the bytes of the numbers of a value."""
+    """Return the size in bytes of a value's arrays."""
     return sum(map(bytes_of, value)) if isinstance(value, list) else value.nbytes
 
 
 def _on_file(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the same numbers, not to be written to; OSError if the file cannot be written."""
+    """Return a read-only copy on a file; OSError if the file cannot be written."""
     with tempfile.TemporaryFile() as file:
         file.write(np.ascontiguousarray(array).data)
         file.flush()
@@ -45,11 +45,11 @@ class KeptArrays:
     """Keeps arrays; those that would take more than ``limit`` bytes (None: 16 MiB) are read from files."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """Keep none yet."""
+        """Start empty."""
         self._bytes, self._limit = 0, IN_MEMORY if limit is None else limit
 
     def keep(self, made: Mapping[Key, Kept]) -> dict[Key, Kept]:
-        """Return the same numbers by the same keys, not to be written to; sequences of arrays stay in memory.
+        """Return read-only arrays with the same keys; sequences of arrays stay in memory.
 
         OSError if the file cannot be written.
         """
@@ -61,10 +61,10 @@ class KeptArrays:
 
 
 class ActivationStore:
-    """What a model in steps leaves to later steps, in memory until ``limit`` bytes are there (None: any)."""
+    """Tensors that a model in steps passes on to later steps, in memory up to ``limit`` bytes (None: all)."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """Start without any array."""
+        """Start empty."""
         self._limit, self._bytes = limit, 0
         self._arrays: dict[tuple[int, str], Value] = {}
 
@@ -80,11 +80,11 @@ class ActivationStore:
         self._arrays[sample, name] = kept
 
     def get(self, sample: int, name: str) -> Any:
-        """Return a value that was kept."""
+        """Return a stored value."""
         return self._arrays[sample, name]
 
     def drop(self, sample: int, name: str) -> None:
-        """Drop a value, if it is there."""
+        """Drop a value, if it is stored."""
         value = self._arrays.pop((sample, name), [])
         arrays = value if isinstance(value, list) else [value]
         self._bytes -= sum(array.nbytes for array in arrays if not isinstance(array, np.memmap))

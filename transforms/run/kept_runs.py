@@ -1,4 +1,4 @@
-"""A model that is run once for each feed, whatever is asked of its outputs afterwards."""
+"""Run a model once for each feed, and cache some of its outputs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from transforms.runtime.session import OpenModel
 
 
 class KeptRuns:
-    """Keeps some outputs of a model for each feed; feeds may not be changed, nor let go of."""
+    """Caches outputs of a model by feed; feeds must stay alive and unchanged."""
 
     def __init__(self, model: OpenModel, names: Sequence[str]) -> None:
-        """Take a model, and the names of the outputs that are asked for; nothing is run yet."""
+        """Take a model and the names of the outputs to cache; nothing is run yet."""
         self.outputs = model.outputs
         self._model, self._names = model, [name for name in names if name in model.outputs]
         self._arrays, self._made = KeptArrays(), dict[int, Feed]()
 
     def run(self, feed: Feed, names: Sequence[str]) -> Feed:
-        """Return the outputs of some names for a feed."""
+        """Return the outputs with these names for a feed."""
         if id(feed) not in self._made:
             self._made[id(feed)] = self._arrays.keep(self._model.run(feed, self._names))
         return {name: self._made[id(feed)][name] for name in names}

@@ -1,7 +1,7 @@
-"""Random numbers that a model takes much as it takes samples: tokens of its vocabulary, masks of ones.
+"""Random feeds that resemble samples: tokens of the vocabulary, masks of ones.
 
-They say nothing of what a model is for. But which channels lie far outside of all others is mostly a matter
-of weights: it shows on random tokens too.
+They say nothing about a model's purpose. But which channels are outliers is mostly determined by weights: it
+shows on random tokens too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from transforms.run.samples import IDS, takes_tokens, token_feed
 from transforms.runtime.inputs import ModelInput, model_inputs, random_array
 
 _PASSING = frozenset({"Cast", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Flatten"})
-"""What may lie between an input and the lookup of its numbers as rows of a table."""
+"""Operators that may stand between an input and its lookup in a table."""
 
 FEEDS = 4
-"""How many of them stand for samples where there are none."""
+"""Number of random feeds where there are no samples."""
 
 LENGTH = 32
 """Size of free dimensions after the first, which is 1: about a sentence, or a third of a second of speech."""
@@ -31,11 +31,11 @@ LENGTH = 32
 def lifelike_feeds(graph: gs.Graph, count: int, length: int = LENGTH, seed: int = 0) -> Iterator[Feed]:
     """Yield feeds for the inputs of a graph, the same for the same seed.
 
-    Integers whose numbers are rows of a table are drawn from all its rows, all others, and booleans, are 1;
-    floats are standard normal. Free dimensions of one name have one size: 1 where the name is that of an
-    input's first dimension, else ``length``. Inputs that follow from tokens are those of a text of that
-    length with nothing before it (:func:`transforms.run.samples.token_feed`). Raises ModelError for inputs
-    that samples cannot have.
+    Integers that are looked up in a table are drawn from all its rows; other integers, and booleans, are 1;
+    floats are standard normal. Free dimensions with the same name have the same size: 1 if an input's first
+    dimension has that name, else ``length``. Inputs derived from tokens are those of a text of that length
+    without a past (:func:`transforms.run.samples.token_feed`). Raises ModelError for inputs that samples
+    cannot have.
     """
     inputs, sizes, random = _sized(graph, length), _vocabularies(graph), np.random.default_rng(seed)
     declared = model_inputs(graph)
@@ -45,7 +45,7 @@ def lifelike_feeds(graph: gs.Graph, count: int, length: int = LENGTH, seed: int 
 
 
 def _text(feed: Feed, declared: Sequence[ModelInput]) -> Feed | None:
-    """Return the feed of the tokens in one, if it follows from them."""
+    """Return the feed derived from the tokens in a feed, if there are tokens, or None."""
     try:
         text = token_feed(feed[IDS].reshape(-1), declared) if takes_tokens(declared) else None
     except ValueError:
@@ -54,7 +54,7 @@ def _text(feed: Feed, declared: Sequence[ModelInput]) -> Feed | None:
 
 
 def _array(one: ModelInput, rows: int, random: np.random.Generator) -> AnyArray:
-    shape = [size or 0 for size in one.shape]  # none is free any more
+    shape = [size or 0 for size in one.shape]  # all dimensions have sizes here
     if one.dtype.kind in "iu" and rows:
         return random.integers(0, rows, shape).astype(one.dtype)
     return np.ones(shape, one.dtype) if one.dtype.kind in "iub" else random_array(one, random)
@@ -64,26 +64,26 @@ def _sized(graph: gs.Graph, length: int) -> list[ModelInput]:
     """Return the inputs of a graph with a size for each free dimension."""
     inputs = model_inputs(graph)
     named = {tensor.name: tensor.shape for tensor in graph.inputs}
-    firsts = {named[one.name][0] for one in inputs if len(one.shape) > 1}
+    firsts = {named[wanted.name][0] for wanted in inputs if len(wanted.shape) > 1}
 
-    def _size(name: object, known: int | None, place: int) -> int:
-        if known is not None:
-            return known
+    def _size(name: object, declared: int | None, place: int) -> int:
+        if declared is not None:
+            return declared
         is_first = name in firsts if isinstance(name, str) else place == 0
         return 1 if is_first else length
 
     return [
         ModelInput(
-            one.name,
-            one.dtype,
-            tuple(_size(named[one.name][i], known, i) for i, known in enumerate(one.shape)),
+            wanted.name,
+            wanted.dtype,
+            tuple(_size(named[wanted.name][i], declared, i) for i, declared in enumerate(wanted.shape)),
         )
-        for one in inputs
+        for wanted in inputs
     ]
 
 
 def _vocabularies(graph: gs.Graph) -> dict[str, int]:
-    """Return how many rows the smallest table has that an input's numbers are looked up in, by its name."""
+    """Return the row count of the smallest table in which an input is looked up, by the input's name."""
     found: dict[str, int] = {}
     for tensor in graph.inputs:
         uses = walk.uses_beyond(tensor, lambda node, index: index == 0 and onnx_op(node) in _PASSING)

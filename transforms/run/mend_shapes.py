@@ -1,7 +1,7 @@
-"""Shapes that a model declares and that no node tells, held against what it makes of samples.
+"""Correct declared shapes that no node implies, by comparing them with runs on samples.
 
-Exporters write the shapes of the one example that they have traced, as for the states of an LSTM. Runtimes go
-by the nodes, and only warn; what is made of such a model goes by the shapes.
+Exporters write the shapes of the one example that they traced, such as those of an LSTM's states. Runtimes
+follow the nodes and only warn; transforms of the model rely on the shapes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from transforms.run.run_each import with_fixed_threads
 from transforms.runtime.session import RunOptions
 
 _SAMPLES = 4
-"""Samples that are run: a size that is wrong, as that of a batch, is wrong for nearly all."""
+"""Samples to run: a wrong size, such as that of a batch, is wrong for nearly all of them."""
 
 
 def mend_shapes(graph: gs.Graph, feeds: Iterable[Feed], options: RunOptions | None = None) -> int:
-    """Clear the declared sizes of a float model that runs contradict, in place; return of how many tensors.
+    """Clear declared sizes of a float model that runs contradict, in place; return the number of tensors.
 
-    Sizes that follow from the nodes are not looked at, nor tensors in bodies; a model without others is not
-    run. A note of each goes to the ``notes`` of the model. Raises what a run does.
+    Sizes implied by nodes are not checked, nor tensors in bodies; a model without others is not run. The
+    ``notes`` of the model get a line for each. Raises what a run raises.
     """
     claimed = _claimed(graph)
     if not claimed:
@@ -52,7 +52,7 @@ def mend_shapes(graph: gs.Graph, feeds: Iterable[Feed], options: RunOptions | No
 
 
 def _claimed(graph: gs.Graph) -> dict[str, gs.Variable]:
-    """Return the tensors that nodes make and that have sizes which do not follow from the nodes."""
+    """Return the computed tensors whose declared sizes are not implied by nodes."""
     made = {str(t.name): t for node in graph.nodes for t in node.outputs if t.shape and not t.is_empty()}
     sized = {name: t for name, t in made.items() if t.type == "tensor_type" and _has_sizes(t.shape)}
     if not sized:
@@ -72,7 +72,7 @@ def _follows(shape: Sequence[object], found: Sequence[int | None] | None) -> boo
 
 
 def fits(shape: Sequence[object], made: tuple[int, ...]) -> bool:
-    """Return whether a run may make these sizes of a tensor with a declared shape."""
+    """Return whether a tensor with a declared shape may have these sizes in a run."""
     if len(shape) != len(made):
         return False
     return all(size == other for size, other in zip(shape, made, strict=True) if isinstance(size, int))

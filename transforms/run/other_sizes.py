@@ -1,7 +1,7 @@
-"""Other sizes for the dimensions that a model leaves free, and feeds of these sizes.
+"""Propose other sizes for the free dimensions of a model, and resize feeds.
 
-A size may hang on others, as that of a mask on a cache and what is new, and nothing in a model says so. Sizes
-are therefore proposed, alone, in groups and in sums, and a run of the float model tells which it takes.
+Sizes may depend on each other, as that of a mask on cache and new tokens, and models do not say how. So
+sizes are proposed alone, in groups and in sums, and runs of the float model tell which ones it accepts.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import onnx_graphsurgeon as gs
 from ops.array_types import AnyArray, Feed
 
 _FEW = 3
-"""The first size for a dimension that was empty, and the largest that grows by one: it is not halved to 1,
-which may stand for any other size."""
+"""The first size of a dimension that was empty, and the largest that grows by one instead of being halved:
+1 may stand for any other size."""
 
 _TILE = 32
-"""What sizes of images are multiples of, as networks that halve them five times want."""
+"""Divisor of usual image sizes, for networks that halve them five times."""
 
 Sizes = Mapping["FreeSize", int]
 
 
 @dataclass(frozen=True)
 class FreeSize:
-    """Dimensions of inputs that have one size in a feed: those of a symbol, or one that has no name.
+    """Dimensions of inputs with one size in a feed: those with one symbol, or a single unnamed one.
 
-    ``places``: inputs, the rank of each, and axes.
+    ``places``: input name, rank, and axis of each.
     """
 
     name: str
@@ -38,7 +38,7 @@ class FreeSize:
 
 
 def free_sizes_in(inputs: Iterable[gs.Tensor], feed: Feed) -> list[FreeSize]:
-    """Return the sizes that inputs leave free, as they are in a feed."""
+    """Return the sizes of free dimensions in a feed."""
     places: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
     for tensor in inputs:
         name = str(tensor.name)
@@ -47,14 +47,14 @@ def free_sizes_in(inputs: Iterable[gs.Tensor], feed: Feed) -> list[FreeSize]:
             if not isinstance(declared, int) or declared < 0:
                 symbol = declared if isinstance(declared, str) and declared else f"{name}[{axis}]"
                 places.setdefault((symbol, size), []).append((name, len(sizes), axis))
-    return [FreeSize(*key, tuple(found)) for key, found in places.items()]
+    return [FreeSize(*key, tuple(axes)) for key, axes in places.items()]
 
 
 def proposals(free: Sequence[FreeSize], *, may_shrink: bool = True) -> Iterator[Sizes]:
-    """Yield other sizes, the likely ones first: all anew, each alone, those of one size, and sums.
+    """Yield other sizes, likely ones first: all at once, each alone, those of equal size, and sums.
 
-    ``may_shrink``: a size may become less. Of sums all parts grow or shrink by the same. The last are those
-    that take the least.
+    ``may_shrink``: sizes may decrease. In a sum all terms grow or shrink by the same amount. The last
+    proposals are those that cost least.
     """
     yield _anew(free, may_shrink)
     groups = list(_groups(free))
@@ -63,14 +63,14 @@ def proposals(free: Sequence[FreeSize], *, may_shrink: bool = True) -> Iterator[
             yield _anew(group, may_shrink)
     for count in (2, 3):
         for chosen in combinations(groups, count):
-            members = dict.fromkeys(one for group in chosen for one in group)
+            members = dict.fromkeys(member for group in chosen for member in group)
             if len(members) == sum(map(len, chosen)):
-                least = min(one.size for one in members)
+                least = min(member.size for member in members)
                 step = _other(least, may_shrink) - least
-                yield {one: one.size + step for one in members}
-    yield {one: 2 * one.size for one in free if one.size}
+                yield {member: member.size + step for member in members}
+    yield {member: 2 * member.size for member in free if member.size}
     if may_shrink:
-        yield from ({one: 1 for one in group if one.size > 1} for group in groups)
+        yield from ({member: 1 for member in group if member.size > 1} for group in groups)
 
 
 def _anew(group: Iterable[FreeSize], may_shrink: bool) -> Sizes:
@@ -78,9 +78,9 @@ def _anew(group: Iterable[FreeSize], may_shrink: bool) -> Sizes:
 
 
 def _groups(free: Sequence[FreeSize]) -> Iterator[tuple[FreeSize, ...]]:
-    """Yield each size alone, and those together that look alike: of equal size, or at the same axis, too.
+    """Yield each size alone, and groups of those that are equal, or equal at the same axis.
 
-    Groups of many come first.
+    Large groups come first.
     """
     alike: dict[object, list[FreeSize]] = {}
     for one in free:
@@ -91,7 +91,7 @@ def _groups(free: Sequence[FreeSize]) -> Iterator[tuple[FreeSize, ...]]:
 
 
 def _other(size: int, may_shrink: bool) -> int:
-    """Return another size: the half where that is not a special size, in whole tiles if it has them."""
+    """Return another size: half of it unless that is special, in whole tiles if it consists of tiles."""
     if size <= _FEW:
         return size + 1 if size else _FEW
     unit = _TILE if size % _TILE == 0 and size > _TILE else 1
@@ -100,13 +100,13 @@ def _other(size: int, may_shrink: bool) -> int:
 
 
 def resized(feed: Feed, sizes: Sizes) -> dict[str, AnyArray]:
-    """Return a feed with other sizes: arrays end earlier, or begin anew; what was empty is zero."""
-    made = dict(feed)
-    for one, size in sizes.items():
-        for name, _, axis in one.places:
-            array = made[name]
+    """Return a feed with other sizes: arrays are cut or repeated; empty ones are filled with zeros."""
+    arrays = dict(feed)
+    for free, size in sizes.items():
+        for name, _, axis in free.places:
+            array = arrays[name]
             if array.shape[axis]:
-                made[name] = np.take(array, np.arange(size) % array.shape[axis], axis)
+                arrays[name] = np.take(array, np.arange(size) % array.shape[axis], axis)
             else:
-                made[name] = np.zeros((*array.shape[:axis], size, *array.shape[axis + 1 :]), array.dtype)
-    return made
+                arrays[name] = np.zeros((*array.shape[:axis], size, *array.shape[axis + 1 :]), array.dtype)
+    return arrays

@@ -1,10 +1,9 @@
-"""Running one sample after another, several at once, with the same numbers however many those are.
+"""Run samples one after another or several at once, with the same numbers in either case.
 
-A run that is spread over threads adds up in an order that depends on how many there are: the last bits of
-convolutions differ, and what weights are tuned to with them. So each run has the same number of threads
-everywhere, and where there are more, several samples are run at once. Products of matrices take one thread:
-what weights are tuned to follows from their sums, and they are many and small, so that threads that wait for
-each other cost more than they bring.
+A run on several threads adds up in an order that depends on their number: the last bits of convolutions
+differ, and with them tuned weights. So each run has the same number of threads on every machine, and further
+cores run several samples at once. NumPy's products take one thread: tuned weights depend on their sums, and
+they are many and small, so that waiting threads cost more than they gain.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-import numpy as np  # noqa: F401  # threads are those of libraries that are loaded
+import numpy as np  # noqa: F401  # its libraries must be loaded before their threads are limited
 from threadpoolctl import threadpool_limits
 
 from ops.array_types import Feed
 from transforms.run.tensor_sizes import is_small_feed
 from transforms.runtime.session import RunOptions, provider_name
 
-Given = TypeVar("Given")
-Found = TypeVar("Found")
+Sample = TypeVar("Sample")
+Result = TypeVar("Result")
 
 _OF_A_RUN = 2
-"""Threads of a run. One would be no faster for small models: samples that run at once wait for Python."""
+"""Threads of a run. One would not be faster for small models: samples run at once wait for Python."""
 
 
 def with_fixed_threads(options: RunOptions | None) -> RunOptions:
@@ -37,9 +36,9 @@ def with_fixed_threads(options: RunOptions | None) -> RunOptions:
 
 
 def with_resting_threads(options: RunOptions | None) -> RunOptions:
-    """Return the same for models of a few runs: threads without work rest, which takes less processor time.
+    """Return the same for models with few runs: idle threads sleep, which takes less processor time.
 
-    Those that look for work do so, too, while the tensors of a running model are looked at.
+    Spinning threads also take it while tensors of a running model are watched.
     """
     return dataclasses.replace(with_fixed_threads(options), spin=False)
 
@@ -50,18 +49,18 @@ def with_bounded_memory(options: RunOptions, feeds: Iterable[Feed]) -> RunOption
 
 
 def run_each(
-    run: Callable[[Given], Found], samples: Iterable[Given], options: RunOptions | None
-) -> Iterator[Found]:
-    """Yield what ``run`` makes of each sample, in order; as many run at once as ``options.threads`` allow.
+    run: Callable[[Sample], Result], samples: Iterable[Sample], options: RunOptions | None
+) -> Iterator[Result]:
+    """Yield the result of ``run`` for each sample, in order; ``options.threads`` limits how many run at once.
 
-    0 stands for one thread for each core, and each run takes two. On other providers than the processor there
-    is one run at a time.
+    0 stands for one thread for each core; each run takes two. On providers other than the CPU samples run
+    one at a time.
     """
     at_once = _at_once(options or RunOptions())
     if at_once == 1:
         yield from map(run, samples)
         return
-    running = deque[Future[Found]]()
+    running = deque[Future[Result]]()
     with ThreadPoolExecutor(at_once) as pool:
         for sample in samples:
             running.append(pool.submit(run, sample))
@@ -79,14 +78,14 @@ def _at_once(options: RunOptions) -> int:
 
 @contextmanager
 def products_on_one_thread() -> Iterator[None]:
-    """Let NumPy's products of matrices run on one thread meanwhile, in the whole process.
+    """Limit NumPy's matrix products to one thread meanwhile, in the whole process.
 
-    Also a decorator. ONNX Runtime has threads of its own.
+    Also a decorator. ONNX Runtime has its own threads.
     """
     with threadpool_limits(limits=1, user_api="blas"):
         yield
 
 
 def start_products_on_one_thread() -> None:
-    """Let them do so from now on, in a process that works for another one."""
+    """Limit them from now on, in a worker process."""
     threadpool_limits(limits=1, user_api="blas")

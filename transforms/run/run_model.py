@@ -1,4 +1,4 @@
-"""Opening a model on any provider: nodes of bfloat16 without a kernel are widened to float32."""
+"""Open a model on any provider; bfloat16 nodes without a kernel are widened to float32."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ log = logging.getLogger(__name__)
 _BFLOAT16 = "tensor(bfloat16)"
 
 _BEFORE_BFLOAT16 = 21
-"""The last opset before many operators took bfloat16, in definitions that say nothing else anew: for some the
-runtime has no other kernels than those of the definitions before."""
+"""Last opset before many operators took bfloat16 in definitions that change nothing else: for some operators
+the runtime only has kernels of the earlier definitions."""
 
 
 def open_model(source: AnyPath | gs.Graph, options: RunOptions | None = None) -> OpenModel:
-    """Return a model of any size, a file or a graph, ready to run; a graph may be changed by this.
+    """Open a model of any size, from a file or a graph; the graph may be changed.
 
-    Our operators are registered. A model with bfloat16 nodes for which the provider has no kernels is run
-    with these nodes between Casts in memory (:func:`transforms.widen_bf16.widen_bf16`); bfloat16 inputs
-    and outputs are then float32. Operators for which it has kernels of older opsets alone, such as
-    RandomNormalLike, run at one of these. Raises ValueError if the runtime refuses the model or has no such
-    provider, OSError if the file cannot be read.
+    Our operators are registered. bfloat16 nodes for which the provider has no kernels run between Casts in
+    memory (:func:`transforms.widen_bf16.widen_bf16`); bfloat16 inputs and outputs are then float32.
+    Operators with kernels only for older opsets, such as RandomNormalLike, run at such an opset. Raises
+    ValueError if the runtime refuses the model or has no such provider, OSError if the file cannot be read.
     """
     try:
         session, weights = start_session(source, options)
@@ -55,7 +54,7 @@ def open_model(source: AnyPath | gs.Graph, options: RunOptions | None = None) ->
 def _start_widened(
     graph: gs.Graph, widened: int, options: RunOptions | None
 ) -> tuple[ort.InferenceSession, Mapping[str, np.ndarray]]:
-    """Return a session on a widened graph, at an older opset where the runtime has kernels for that alone."""
+    """Open a session on a widened graph, at an older opset if the runtime only has kernels for that."""
     try:
         return start_session(graph, options)
     except MissingKernelError as error:

@@ -1,8 +1,8 @@
-"""The samples of a folder as feeds: .npz by input names, .npy and images for models of one input.
+"""The samples of a folder as feeds: .npz by input names, .npy and images for models with one input.
 
-Images may lie in folders of the folder, one for each class.
+Images may lie in subfolders, one for each class.
 
-For a language model of several inputs, .npy files hold tokens: a text, or one in each row.
+For a language model with several inputs, .npy files hold tokens: a text, or one in each row.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from transforms.runtime.session import RunOptions
 
 SAMPLE_SUFFIXES = (".npz", *ARRAY_SUFFIXES)
 IDS = "input_ids"
-"""The input that takes tokens, where there are several inputs."""
+"""The input for tokens, where there are several inputs."""
 
 MASK, POSITIONS, TYPES = "attention_mask", "position_ids", "token_type_ids"
 """Inputs that grow with the tokens."""
 
 GIVEN = "size, mean, std, layout or preprocess of images given"
-"""Begins the error of options without effect."""
+"""Start of the error for options without effect."""
 
 _CACHE = re.compile(r"past|cache", re.IGNORECASE)
 
 
 class Samples:
-    """The samples of a folder in natural order; iterating reads one after another and checks it."""
+    """The samples of a folder in natural order; iterating reads and checks one at a time."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Samples:
         limit: int | None = None,
         fitting: Fitting | None = None,
     ) -> None:
-        """List the folder, at most ``limit`` samples; ``fitting`` brings arrays into the form of inputs.
+        """List the folder, at most ``limit`` samples; ``fitting`` converts arrays to fit the inputs.
 
-        OSError or ValueError when it holds none, or no image although ``images`` says how to read them.
+        Raises OSError or ValueError without samples, and without images if ``images`` is given.
         """
         found = find_files(folder, SAMPLE_SUFFIXES) or _of_classes(folder)
         if not found:
@@ -83,7 +83,7 @@ class Samples:
         images: ImageOptions | None = None,
         fitting: Fitting | None = None,
     ) -> Self:
-        """Return the samples of some files, each as :func:`sample_file` returns it."""
+        """Return samples from files that are given as by :func:`sample_file`."""
         samples = cls.__new__(cls)
         samples._open(paths, inputs, images, None, fitting=fitting)
         return samples
@@ -113,7 +113,7 @@ class Samples:
         return [name for name, _, _ in self._entries]
 
     def tell_images(self, graph: gs.Graph, events: Events, run: RunOptions | None = None) -> None:
-        """Tell how images go in, if there are any, and why a graph was trained on others.
+        """Report how images are scaled, if there are any, and warn if a graph was trained on others.
 
         Raises ValueError or OSError for images that cannot be read, or an input that takes none.
         """
@@ -125,10 +125,10 @@ class Samples:
                 events.warn(warning)
 
     def _read_by(self, images: ImageOptions) -> Samples:
-        """Return the same samples, read by other options."""
-        others = copy(self)
-        others._images = images
-        return others
+        """Return the same samples, read with other options."""
+        samples = copy(self)
+        samples._images = images
+        return samples
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         """Yield name (without suffix) and feed of each sample; ValueError when one does not fit the model."""
@@ -136,7 +136,7 @@ class Samples:
             yield name, self._checked(name, path, row)
 
     def feed(self, name: str) -> dict[str, np.ndarray]:
-        """Return the feed of the sample of a name, one of ``names``; ValueError when it does not fit."""
+        """Return the feed of one of ``names``; ValueError when it does not fit."""
         return next(self._checked(*entry) for entry in self._entries if entry[0] == name)
 
     def _checked(self, name: str, path: Path, row: int | None) -> dict[str, np.ndarray]:
@@ -145,7 +145,7 @@ class Samples:
         return feed
 
     def _rows(self, path: Path) -> Iterator[tuple[str, Path, int | None]]:
-        """Yield the samples in a file: its name, and the row where each row of it is a text."""
+        """Yield the samples in a file: name, path, and the row if each row is a text."""
         if path.suffix.lower() == ".npy" and takes_tokens(self._inputs):
             shape = read_array_header(path).shape
             if len(shape) == 2:
@@ -166,7 +166,7 @@ class Samples:
         if path.suffix.lower() == ".npy" and takes_tokens(self._inputs):
             return self._read_tokens(path, row)
         if len(self._inputs) != 1:
-            names = ", ".join(f"'{one.name}'" for one in self._inputs)
+            names = ", ".join(f"'{wanted.name}'" for wanted in self._inputs)
             raise ValueError(f"sample '{path.name}': the model has inputs {names}, which takes a .npz file")
         only = self._inputs[0]
         if files := features.files_of(path):
@@ -184,9 +184,9 @@ class Samples:
 
 
 def sample_file(path: Path, number: int, *, steps: bool = False) -> Path:
-    """Return the path of a sample in a file, or with ``steps`` of a folder of them.
+    """Return ``path`` after checking that it may be a sample, or with ``steps`` a folder of steps.
 
-    ``number``: of the sample. Raises FileNotFoundError, and ValueError for another suffix.
+    ``number``: of the sample, for errors. Raises FileNotFoundError, and ValueError for another suffix.
     """
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
@@ -196,12 +196,12 @@ def sample_file(path: Path, number: int, *, steps: bool = False) -> Path:
 
 
 def _of_classes(folder: Path) -> dict[str, Path]:
-    """Return the images in the folders of a folder, one for each class, by CLASS-NAME."""
+    """Return the images in class subfolders of a folder, by CLASS-NAME."""
     classes = [path for path in folder.iterdir() if path.is_dir() and not is_litter(path.name)]
     return {
-        f"{one.name}-{name}": path
-        for one in sorted(classes, key=lambda path: natural_order(path.name))
-        for name, path in find_files(one, IMAGE_SUFFIXES).items()
+        f"{class_folder.name}-{name}": path
+        for class_folder in sorted(classes, key=lambda path: natural_order(path.name))
+        for name, path in find_files(class_folder, IMAGE_SUFFIXES).items()
     }
 
 
@@ -212,34 +212,35 @@ def _check_headers(
 
 
 def _read_npz(path: Path, inputs: Sequence[ModelInput], fitting: Fitting | None) -> dict[str, np.ndarray]:
-    """Return the arrays of an archive, read once their headers are known to fit the model.
+    """Return the arrays of an archive, read after their headers were checked against the model.
 
-    An empty one, as a cache before the first token, has whatever type and width the model takes.
+    An empty array, such as a cache before the first token, gets the type and width that the model takes.
     """
     with named(path):
         headers = read_headers(path)
-    for one in inputs:
-        if one.name in headers and 0 in headers[one.name].shape:
-            headers[one.name] = ArrayHeader(one.dtype, taken_shape(one, headers[one.name]))
+    for wanted in inputs:
+        if wanted.name in headers and 0 in headers[wanted.name].shape:
+            headers[wanted.name] = ArrayHeader(wanted.dtype, taken_shape(wanted, headers[wanted.name]))
     _check_headers(inputs, headers, path.name, fitting)
     with named(path):
         arrays = read_arrays(path)
     feed = {
-        name: arrays[name].astype(one.dtype, copy=False).reshape(one.shape) for name, one in headers.items()
+        name: arrays[name].astype(wanted.dtype, copy=False).reshape(wanted.shape)
+        for name, wanted in headers.items()
     }
     return feed if fitting is None else fitting.of(feed, inputs)
 
 
 def takes_tokens(inputs: Sequence[ModelInput]) -> bool:
-    """Whether a model has several inputs, and one of them is for tokens."""
-    return len(inputs) > 1 and any(one.name == IDS for one in inputs)
+    """Return whether a model has several inputs, one of them for tokens."""
+    return len(inputs) > 1 and any(model_input.name == IDS for model_input in inputs)
 
 
 def token_feed(tokens: AnyArray, inputs: Sequence[ModelInput]) -> dict[str, np.ndarray]:
-    """Return what a model is fed with for a text of tokens [n]: a batch of one, with nothing before it.
+    """Return the feed for a text of tokens [n]: a batch of one, without a past.
 
     Masks are ones, positions count from 0, types are zeros, and caches are empty: their first dimension is
-    1, others that are free are 0. Raises ValueError for another input.
+    1, other free dimensions are 0. Raises ValueError for another input.
     """
     count = len(tokens)
     token_arrays = {

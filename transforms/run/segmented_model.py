@@ -1,7 +1,7 @@
-"""Running a model in steps: up to one tensor, then up to the next, each node once for every sample.
+"""Run a model in steps: up to one tensor, then up to the next, each node once for every sample.
 
-Between the steps the tensors that are still needed are kept, in memory up to a limit and in files beyond.
-What has not run yet may change meanwhile, such as the weights of layers.
+Between steps the tensors that are still needed are kept, in memory up to a limit and in files beyond it.
+Nodes that have not run may change meanwhile, such as the weights of layers.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from transforms.run.workers import Workers
 from transforms.runtime.session import OpenModel, RunOptions, open_light
 
 _UNSTORABLE = {dtypes.BFLOAT16, int(onnx.TensorProto.INT4), int(onnx.TensorProto.UINT4)}
-"""Element types that NumPy does not have."""
+"""Element types without a NumPy type."""
 
 _STEP = "step.pickle"
 
 
 @dataclass(frozen=True)
 class _Step:
-    """Nodes that run together: the types of their ``inputs``, and what is taken of what they make."""
+    """Nodes that run together: the types of their ``inputs``, and the outputs to fetch."""
 
     nodes: list[gs.Node]
     inputs: Mapping[str, np.dtype]
@@ -44,7 +44,7 @@ class _Step:
 
 
 class SegmentedRun:
-    """A model on its way through all samples."""
+    """A model that advances step by step through all samples."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class SegmentedRun:
         options: RunOptions | None = None,
         workers: Workers | None = None,
     ) -> None:
-        """Start in front of the first node; ``wanted`` are all tensors that will be asked for.
+        """Start before the first node; ``wanted`` are all tensors that will be requested.
 
-        ``workers`` run the steps, one sample a task, if they are given; else this process does.
+        ``workers`` run the steps, one sample per task, if given; otherwise this process does.
 
-        ``largest_step`` tells how many bytes the tensors have that one sample brings into a step and takes
-        out of it: so much is in memory, whatever the store's limit.
+        ``largest_step`` is the most bytes of tensors that one sample takes into a step and out of it: they
+        are in memory, whatever the store's limit.
         """
         self.largest_step = 0
         self._graph, self._store, self._options, self._workers = graph, store, options, workers
@@ -74,7 +74,7 @@ class SegmentedRun:
         self._start()
 
     def restart(self) -> None:
-        """Go back in front of the first node, as constants of nodes that ran are others now."""
+        """Go back before the first node, because constants of nodes that ran have changed."""
         for name in [*self._kept]:
             self._drop(name)
         self._done.clear()
@@ -83,8 +83,8 @@ class SegmentedRun:
     def advance(self, names: Sequence[str], *, last: bool = False) -> Iterator[dict[str, np.ndarray]]:
         """Yield, sample by sample, the tensors of these names, after running what they need.
 
-        The iterator has to be taken to its end. Names that were ``wanted`` are dropped by :meth:`forget`,
-        or at once where this is the ``last`` time that they are asked for.
+        The iterator must be exhausted. ``wanted`` names are dropped by :meth:`forget`, or at once if this is
+        the ``last`` time that they are requested.
         """
         if last:
             for name in names:
@@ -112,7 +112,7 @@ class SegmentedRun:
         self._kept = (self._kept | shown) & needed
 
     def _type_of(self, name: str, value: Value) -> np.dtype:
-        """Return the type of an array, or of those of a sequence, which may be without one."""
+        """Return the dtype of an array, or of the arrays of a sequence, which may be empty."""
         if not isinstance(value, list):
             return value.dtype
         element = self._sequences.get(name)
@@ -129,7 +129,7 @@ class SegmentedRun:
         )
 
     def _run(self, step: _Step, feeds: Iterator[Feed]) -> Iterator[dict[str, Any]]:
-        """Yield the outputs of the nodes of a step for each feed in turn."""
+        """Yield the outputs of a step's nodes for each feed."""
         if not step.nodes:
             yield from ({} for _ in feeds)
             return
@@ -150,7 +150,7 @@ class SegmentedRun:
                 _open_step.cache_clear()
 
     def forget(self, name: str) -> None:
-        """Take a tensor as no longer wanted, if it was."""
+        """Mark a tensor as no longer wanted, if it was."""
         if name in self._wanted:
             self._wanted.remove(name)
         if name in self._wanted or name not in self._kept:
@@ -165,7 +165,7 @@ class SegmentedRun:
 
     @property
     def _waiting(self) -> list[gs.Node]:
-        """The nodes that have not run; some may have been added on the way."""
+        """The nodes that have not run; some may have been added meanwhile."""
         return [node for node in self._graph.nodes if id(node) not in self._done]
 
     def _needed(self) -> set[str]:
@@ -181,7 +181,7 @@ class SegmentedRun:
                 self._store.put(i, name, feed[name])
 
     def _ahead(self, names: set[str]) -> list[gs.Node]:
-        """Return the waiting nodes that the tensors need, and those that read what no array can hold."""
+        """Return the waiting nodes that the tensors need, and those that read values no array can hold."""
         waiting, chosen, unstorable = self._waiting, set[int](), set[str]()
         _choose(names, waiting, chosen)
         for node in waiting:
@@ -195,14 +195,14 @@ class SegmentedRun:
 
 @dataclass(frozen=True)
 class StepTask:
-    """The inputs of a step for one sample, and the folder of its nodes."""
+    """The inputs of a step for one sample, and the folder with its nodes."""
 
     folder: str
     feed: Feed
 
 
 def run_step(task: StepTask) -> dict[str, Any]:
-    """Return what a step makes of its inputs."""
+    """Return the outputs of a step."""
     model, places = _open_step(task.folder)
     made = model.run(task.feed, list(places.values()))
     return {name: made[place] for name, place in places.items()}
@@ -210,20 +210,20 @@ def run_step(task: StepTask) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _open_step(folder: str) -> tuple[OpenModel, dict[str, str]]:
-    """Return the nodes in a folder, and where what they make is; no two folders have the same name."""
+    """Open the nodes in a folder; return also the places of outputs. Names of folders are unique."""
     light, weights, places, options = pickle.loads((Path(folder) / _STEP).read_bytes())
     return open_light(onnx.load_model_from_string(light), weights, options, sequences=True), places
 
 
 def _is_unstorable(tensor: gs.Tensor) -> bool:
-    """Return whether no array holds a tensor: an optional, or elements of a type that NumPy does not have."""
+    """Return whether no array can hold a tensor: an optional, or an element type unknown to NumPy."""
     if isinstance(tensor, gs.Variable) and tensor.type != "tensor_type":
         return dtypes.sequence_element(tensor) in (None, *_UNSTORABLE)
     return dtypes.element_type(tensor) in _UNSTORABLE
 
 
 def _choose(names: set[str], nodes: list[gs.Node], chosen: set[int]) -> None:
-    """Add those of the nodes, by ``id``, that make the tensors, and what these need."""
+    """Add the ids of the nodes that compute the tensors, and of those that these need."""
     needed = set(names)
     for node in reversed(nodes):
         if any(tensor.name in needed for tensor in node.outputs):
@@ -232,7 +232,7 @@ def _choose(names: set[str], nodes: list[gs.Node], chosen: set[int]) -> None:
 
 
 def _reads(node: gs.Node) -> set[str]:
-    """Return the names of the tensors that a node reads, in its bodies too, or hands on; constants aside."""
+    """Return the names of tensors that a node reads, also in its bodies, or passes on; no constants."""
     read = {t.name for t in node.inputs if isinstance(t, gs.Variable) and t.name}
     for body in walk.bodies(node):
         inside = (t for inner in walk.graphs(body) for t in inner.outputs)

@@ -1,4 +1,4 @@
-"""Sequences: samples of many steps, each of which takes the states that the model made at the one before."""
+"""Sequences: samples with many steps, each of which takes the model's states of the step before."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from transforms.runtime.inputs import ModelInput, check_feed
 from transforms.runtime.session import OpenModel
 
 DIGITS = 6
-"""Of the number of a step in its name: ``speech.000012`` is the twelfth of ``speech``."""
+"""Digits of a step's number in its name: ``speech.000012`` is the twelfth step of ``speech``."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a sequence: its name, what the model is fed with, and the outputs it makes."""
+    """A step of a sequence: its name, the model's feed, and its outputs."""
 
     name: str
     feed: Feed
@@ -37,11 +37,11 @@ class Step:
 class Sequences:
     """The sequences of a folder for a model with states.
 
-    A sequence is a folder of samples, its steps in natural order; or a file of arrays that have one dimension
-    more than the inputs, which is time. In an .npz file, arrays of the input's own rank are the same at each
-    step. States are zero before the first step, or what the samples hold for it; what these hold for the
-    others is not read. ``states``: the output that each input of states is fed with. ``unfed``: the same of
-    inputs that look like states, but are fed with what the samples hold.
+    A sequence is a folder of samples, its steps in natural order; or a file of arrays with one dimension
+    more than the inputs, which is time. In an .npz file, arrays with the input's own rank are the same at
+    each step. States are zero before the first step, or what the samples hold for it; values that samples
+    hold for later steps are ignored. ``states``: by input of a state, the output that feeds it. ``unfed``:
+    the same for inputs that look like states, but are fed from the samples.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class Sequences:
     ) -> None:
         """List the folder, at most ``limit`` sequences, for a model and its graph.
 
-        ``named_states``: states that the user names. Raises OSError or ValueError for a folder without
-        any, and ValueError as :func:`state_pairs` does.
+        ``named_states``: states named by the user. Raises OSError or ValueError for a folder without
+        sequences, and ValueError as :func:`state_pairs` does.
         """
         self._model, self._images, self._fitting = model, images, Fitting()
         self._paths = _find(folder)[:limit]
@@ -96,7 +96,7 @@ class Sequences:
             yield path.stem, self._run(path)
 
     def _run(self, path: Path) -> Iterator[Step]:
-        """Run the steps of a sequence, each with the states of the one before."""
+        """Run the steps of a sequence, each with the states of the previous one."""
         state: Mapping[str, np.ndarray] = self._first
         for number, feed in enumerate(self._steps(path), 1):
             full = {**state, **feed} if number == 1 else {**feed, **state}
@@ -111,9 +111,9 @@ class Sequences:
         with named(path):
             arrays = _read(path, self._inputs)
             lengths = {
-                len(arrays[one.name])
-                for one in self._inputs
-                if one.name in arrays and arrays[one.name].ndim == len(one.shape) + 1
+                len(arrays[wanted.name])
+                for wanted in self._inputs
+                if wanted.name in arrays and arrays[wanted.name].ndim == len(wanted.shape) + 1
             }
             if len(lengths) != 1:
                 why = f"arrays of {sorted(lengths)} steps" if lengths else "no array has a first axis of time"
@@ -121,7 +121,7 @@ class Sequences:
         return self._cut(path.name, arrays, lengths.pop())
 
     def _cut(self, name: str, arrays: Mapping[str, np.ndarray], steps: int) -> Iterator[Feed]:
-        ranks = {one.name: len(one.shape) for one in self._inputs}
+        ranks = {wanted.name: len(wanted.shape) for wanted in self._inputs}
         for i in range(steps):
             feed = {
                 key: np.ascontiguousarray(array[i]) if array.ndim == ranks.get(key, -2) + 1 else array
@@ -133,7 +133,7 @@ class Sequences:
 
 
 def _find(folder: Path) -> list[Path]:
-    """Return the sequences of a folder in natural order; ValueError for one without any."""
+    """Return the sequences of a folder in natural order; ValueError if there are none."""
     folders = {path.name: path for path in folder.iterdir() if path.is_dir() and not is_litter(path.name)}
     found = {**folders, **find_files(folder, (".npz", ".npy"))}
     if not found:
@@ -142,7 +142,7 @@ def _find(folder: Path) -> list[Path]:
 
 
 def _held(path: Path) -> set[str] | None:
-    """Return the names of the arrays of a sequence; None where files have none, as .npy and images."""
+    """Return the names of a sequence's arrays; None for files without names, such as .npy and images."""
     files = [*find_files(path, SAMPLE_SUFFIXES).values()] if path.is_dir() else [path]
     if not files or files[0].suffix.lower() != ".npz":
         return None

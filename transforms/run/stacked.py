@@ -19,10 +19,10 @@ _SUFFIXES = (".npy", ".npz")
 
 
 class Stacked(Sequence[Any]):
-    """Samples, each a part of one array, or of several arrays by input name, without their first axis."""
+    """Samples stacked along the first axis of an array, or of several arrays by input name."""
 
     def __init__(self, arrays: AnyArray | Mapping[str, AnyArray], name: str = "") -> None:
-        """Take arrays, and the ``name`` of the file that they lie in.
+        """Take arrays, and the ``name`` of their file.
 
         Raises ValueError for an array without a first axis, and for arrays of different lengths.
         """
@@ -46,7 +46,7 @@ class Stacked(Sequence[Any]):
 
     @property
     def line(self) -> str:
-        """How the arrays are read: how many samples, and the type and shape of each."""
+        """The samples in words: their number, and the type and shape of each array."""
         shapes = (
             f"{f'{name!r} ' if name else ''}{array.dtype} {list(array.shape[1:])}"
             for name, array in self._by_name().items()
@@ -70,9 +70,9 @@ class Stacked(Sequence[Any]):
 
 
 def stacked(data: Any) -> Any:
-    """Return the samples of an array, of a mapping of arrays, or of a file; all other data as they are.
+    """Return the samples of an array, a mapping of arrays, or a file; other data are returned unchanged.
 
-    Raises ValueError as :class:`Stacked`, and for a file that cannot be read, or has another ending.
+    Raises ValueError as :class:`Stacked`, and for a file that cannot be read, or has another suffix.
     """
     if isinstance(data, Mapping):
         return Stacked({str(name): as_array(array) for name, array in data.items()})

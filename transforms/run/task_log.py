@@ -1,4 +1,4 @@
-"""A file of numbers by the name of what was measured, from which an interrupted run goes on."""
+"""A log of numbers by task name, from which an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _WORDS = {"inf": float("inf"), "-inf": float("-inf")}
 
 
 class TaskLog:
-    """Results of tasks by name, one line of JSON each, on disk as they arrive.
+    """Results of tasks by name, one line of JSON each, written to disk as they arrive.
 
-    Numbers read back bit for bit. A line that was cut off is passed over, and so is any other text.
+    Numbers are read back bit for bit. Truncated lines and other text are skipped.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -35,13 +35,13 @@ class TaskLog:
 
     @property
     def folder(self) -> Path:
-        """The folder of the log, for files beside it; ValueError for a log that is not written."""
+        """The folder of the log, for files beside it; ValueError for a log without a path."""
         if self._path is None:
             raise ValueError("the log has no file")
         return self._path.parent
 
     def get(self, name: str) -> Numbers | None:
-        """Return what was computed, None where it is not there."""
+        """Return a stored result, or None."""
         return self._known.get(name)
 
     def put(self, name: str, numbers: Numbers) -> None:
@@ -62,9 +62,9 @@ class TaskLog:
         workers: Workers,
         progress: Progress | None = None,
     ) -> list[Numbers]:
-        """Return the results of all items in order; those that are missing are computed and added.
+        """Return the results of all items in order; missing ones are computed and added.
 
-        ``progress`` is told how many of how many are done, and the name of the last. Raises what
+        ``progress`` receives how many of how many are done, and the name of the last. Raises what
         :meth:`transforms.run.workers.Workers.map` does.
         """
         missing = [name for name in items if name not in self._known]

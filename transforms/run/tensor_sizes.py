@@ -1,6 +1,6 @@
-"""How many bytes the tensors of a model have for a feed, and how many are alive at once, before it is run.
+"""Size in bytes of a model's tensors for a feed, and of those alive at once, before it is run.
 
-Sizes follow from the shapes of the feed; where they depend on its numbers, one run of the model finds them.
+Sizes are inferred from the shapes of the feed; those that depend on its values take one run of the model.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from transforms.model.graph_proto import inferred_shapes
 
 Sizes = dict[str, int]
 Measure = Callable[[Collection[str], Feed], Mapping[str, int]]
-"""Runs the model on a feed and returns the bytes of float32 tensors of these names."""
+"""Runs the model on a feed and returns the size in bytes of the float32 tensors of these names."""
 
 _FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
 class SizesOfRun:
-    """Bytes of tensors in a run: of all that were asked for, and the most of any that are alive at once."""
+    """Bytes of tensors in a run: in total, and at most of those alive at once."""
 
     total: int
     at_once: int
@@ -38,22 +38,22 @@ _SMALL = 1 << 20  # bytes
 
 
 def shapes_of(feed: Feed) -> Shapes:
-    """Return the shapes of a sample, in the order of the names."""
+    """Return the shapes of a sample, ordered by name."""
     return tuple(feed[name].shape for name in sorted(feed))
 
 
 def is_small_feed(feed: Feed) -> bool:
-    """Return whether a sample takes up to 1 MiB: memory beyond its tensors may then be spent on speed."""
+    """Return whether a sample has at most 1 MiB: memory beyond its tensors may then be spent on speed."""
     return sum(array.nbytes for array in feed.values()) <= _SMALL
 
 
 class TensorSizes:
-    """The sizes of tensors of the main graph that nodes make or that are fed; bodies are left out."""
+    """The sizes of a main graph's inputs and computed tensors; bodies are ignored."""
 
     def __init__(self, graph: gs.Graph, names: Collection[str], measure: Measure) -> None:
-        """Look at a graph that stays as it is; ``names``: the tensors whose sizes are added up.
+        """Take a graph that stays unchanged; ``names``: the tensors whose sizes are summed.
 
-        ``measure`` is asked for sizes that follow from no shape.
+        ``measure`` is called for sizes that cannot be inferred.
         """
         self._graph, self._names, self._measure = graph, names, measure
         found = walk.tensors(graph).items()
@@ -61,7 +61,7 @@ class TensorSizes:
         self._known: dict[Shapes, SizesOfRun] = {}
 
     def of(self, feed: Feed) -> SizesOfRun:
-        """Return the bytes for a feed, which depend on nothing but that; raises what a run does."""
+        """Return the sizes for a feed, which depend only on it; raises what a run does."""
         key = shapes_of(feed)
         if key in self._known:
             return self._known[key]
@@ -73,13 +73,13 @@ class TensorSizes:
         floats = [name for name in self._made if name in missing and _is_float(self._made[name])]
         if floats:
             sizes |= self._measure(floats, feed)
-        found = SizesOfRun(sum(sizes.get(name, 0) for name in self._names), self._most_alive(sizes))
-        if not floats:  # else it may be another for the next feed of this shape
-            self._known[key] = found
-        return found
+        result = SizesOfRun(sum(sizes.get(name, 0) for name in self._names), self._most_alive(sizes))
+        if not floats:  # else the next feed of this shape may have other sizes
+            self._known[key] = result
+        return result
 
     def _declared(self) -> Sizes:
-        """Return the sizes that every feed has."""
+        """Return the sizes that are the same for every feed."""
         shapes = ((name, tensor, tensor.shape) for name, tensor in self._made.items())
         return {
             name: math.prod(shape) * _item_bytes(dtypes.element_type(tensor))
@@ -88,7 +88,7 @@ class TensorSizes:
         }
 
     def _most_alive(self, sizes: Mapping[str, int]) -> int:
-        """Return the most bytes between the first and the last use of tensors, inputs being there always."""
+        """Return the most bytes alive at once, from first to last use of tensors; inputs live throughout."""
         last: dict[str, int] = {}
         for number, node in enumerate(self._graph.nodes):
             last |= {tensor.name: number for tensor in (*node.outputs, *walk.reads(node))}
@@ -117,6 +117,6 @@ def _sizes_of(kinds: Mapping[str, onnx.TypeProto.Tensor]) -> Sizes:
 
 
 def _item_bytes(element: int | None) -> int:
-    """Return the bytes of an element; of types that NumPy has not, those of a float."""
+    """Return the size of an element; types unknown to NumPy count as float32."""
     dtype = dtypes.numpy_type(element) if element else None
     return dtype.itemsize if dtype else _FLOAT_BYTES

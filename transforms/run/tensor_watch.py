@@ -1,4 +1,4 @@
-"""Nodes that hand tensors of a running model to a function, one after the other as they are made."""
+"""Nodes that pass tensors of a running model to a function as they are computed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ops import show
 from transforms.graph import dtypes, walk
 
 See = Callable[[str, NDArray[np.float32]], None]
-"""Called with the name of a tensor and its numbers, in place: they are there during the call alone."""
+"""Called with a tensor's name and its numbers in place, which are valid only during the call."""
 
 
 class WatchedTypeError(ValueError):
-    """A tensor that is watched is not of float32."""
+    """A watched tensor is not float32."""
 
 
 class TensorWatch:
-    """The nodes in a model, and who looks at their tensors during the runs of each thread."""
+    """The watching nodes of a model, and the function that sees their tensors in each thread."""
 
     def __init__(self, light: onnx.ModelProto, names: walk.Names) -> None:
-        """Let nodes be put into a model, with names that are taken from now on."""
+        """Prepare nodes for a model, with names reserved from now on."""
         self._light, self._names, self._looking = light, names, _Looking()
         self._seen: list[str] = []
         self._numbers: list[int] = []
@@ -35,7 +35,7 @@ class TensorWatch:
         self.outputs: list[str] = []
 
     def node(self, name: str) -> onnx.NodeProto:
-        """Return a node that hands a tensor over; what it makes goes to :meth:`end`."""
+        """Return a node that passes on a tensor; its output goes to :meth:`end`."""
         if not self._seen:
             self._light.opset_import.add(domain=show.DOMAIN, version=1)
         number = show.watch(self._looking.watcher(name))
@@ -45,9 +45,9 @@ class TensorWatch:
         return helper.make_node(show.OP, [name], [output], output, domain=show.DOMAIN, number=number)
 
     def end(self) -> list[onnx.NodeProto]:
-        """Return the last node of the model, if tensors are watched: it makes ``outputs``, the one of all.
+        """Return the last node of the model, if tensors are watched: it has the only output of all of them.
 
-        The runtime wants a reader or an output for all that is made, and takes time for each pair of a node
+        The runtime requires a reader or an output for every result, and takes time for each pair of a node
         and an output.
         """
         self.outputs = [self._names.derive("all", "seen")] if self._seen else []
@@ -55,7 +55,7 @@ class TensorWatch:
 
     @contextmanager
     def seen_by(self, see: See | None) -> Iterator[None]:
-        """Let tensors go to a function while the block runs a model; the block raises what that raises."""
+        """Pass tensors to a function while the block runs a model; the block raises what that raises."""
         self._looking.see, self._looking.failure = see, None
         try:
             yield
@@ -73,13 +73,13 @@ def _forget(numbers: list[int]) -> None:
 
 
 class _Looking(threading.local):
-    """Who looks in a thread, and what that raised."""
+    """The function of a thread, and the exception it raised."""
 
     see: See | None = None
     failure: BaseException | None = None
 
     def watcher(self, name: str) -> show.Watcher:
-        """Return what a node calls."""
+        """Return the callback of a node."""
 
         def _look(view: memoryview, element: int, shape: tuple[int, ...]) -> None:
             try:

@@ -1,7 +1,7 @@
-"""Pure tasks run by workers: in this process, in others of this machine, or on a cluster.
+"""Run pure tasks in this process, in worker processes, or on a cluster.
 
-Results come in the order of the items, so that sums over them do not depend on how many workers there are.
-Worker processes leave interrupts to this process, and end with it, whatever ends it.
+Results come in the order of the items, so that sums do not depend on the number of workers. Worker processes
+leave interrupts to this process and end with it, however it ends.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _NO_WARNING = "ignore:resource_tracker"
 class Workers:
     """Runs tasks on an executor that is opened at the first task and closed at the end of the block.
 
-    Without ``opens`` tasks run in this process. At most ``ahead`` tasks are handed over before the result of
-    the first is taken: enough to keep all workers busy, few enough to need little memory and to stop soon.
-    What tasks read from files has to be where all workers see it.
+    Without ``opens`` tasks run in this process. At most ``ahead`` tasks are submitted before the first
+    result is taken: enough to keep all workers busy, few enough to need little memory and to stop soon.
+    Files that tasks read must be visible to all workers.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class Workers:
     def map(self, task: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield the result of each item in order; task, items and results are pickled for other processes.
 
-        Where workers die, others are opened and do again what is missing. Raises ValueError where they die
-        three times without a result, and whatever a task raises.
+        If workers die, others are opened and redo the missing tasks. Raises ValueError if they die three
+        times without a result, and whatever a task raises.
         """
         if self._opens is None:
             yield from map(task, items)
@@ -92,7 +92,7 @@ class Workers:
                 future.cancel()
 
     def _submit(self, task: Callable[[Item], Result], item: Item) -> Future[Result]:
-        """Return the future of a task, which fails where the workers are lost already."""
+        """Return the future of a task, which fails at once if the workers are already lost."""
         try:
             if self._executor is None:
                 assert self._opens is not None, "items are not run by this process"
@@ -105,7 +105,7 @@ class Workers:
 
 
 def _is_done(future: Future[Any]) -> bool:
-    """Return whether there is a result, or an error that is the task's own."""
+    """Return whether there is a result, or an error raised by the task."""
     if not future.done() or future.cancelled():
         return False
     return not isinstance(future.exception(), BrokenExecutor)
@@ -113,10 +113,10 @@ def _is_done(future: Future[Any]) -> bool:
 
 @contextmanager
 def open_processes(jobs: int) -> Iterator[Executor]:
-    """Yield an executor with as many processes, spawned: threads of a runtime do not survive a fork.
+    """Yield an executor with ``jobs`` processes, spawned: threads of a runtime do not survive a fork.
 
-    They do not run the script of this process, so that it needs no main guard.
-    At the end of the block they are idle, or killed if an exception or an interrupt ends it.
+    They do not run the script of this process, so that it needs no main guard. At the end of the block they
+    are idle, or killed if an exception or an interrupt ends it.
     """
     check_current_folder()
     _start_resource_tracker()
@@ -127,7 +127,7 @@ def open_processes(jobs: int) -> Iterator[Executor]:
         executor = ProcessPoolExecutor(jobs, context, _begin, (end,))
         try:
             with interrupts_for_this_process_alone(), _signals_deferred():
-                for _ in range(jobs):  # one process is started for each task that finds none idle
+                for _ in range(jobs):  # the executor starts one process for each task that finds none idle
                     executor.submit(int)
             yield executor
         except BaseException:
@@ -141,7 +141,7 @@ def open_processes(jobs: int) -> Iterator[Executor]:
 
 @contextmanager
 def _quiet_threads() -> Iterator[None]:
-    """Let the executor's thread fail at cancelled tasks when it finds its processes killed."""
+    """Let the executor's thread fail on cancelled tasks when its processes were killed."""
     before, threading.excepthook = threading.excepthook, lambda failed: None
     try:
         yield
@@ -150,7 +150,7 @@ def _quiet_threads() -> Iterator[None]:
 
 
 def check_current_folder() -> None:
-    """Raise OSError in one line where no process can be started since the current folder was removed."""
+    """Raise OSError in one line if the current folder was removed, since no process can then start."""
     try:
         Path.cwd()
     except OSError as error:
@@ -159,7 +159,7 @@ def check_current_folder() -> None:
 
 @contextmanager
 def interrupts_for_this_process_alone() -> Iterator[None]:
-    """Block interrupts in processes that are started meanwhile: a terminal sends them to all.
+    """Block interrupts in processes started meanwhile: a terminal sends them to all.
 
     The signal mask is inherited from this thread.
     """
@@ -176,7 +176,7 @@ def interrupts_for_this_process_alone() -> Iterator[None]:
 
 @contextmanager
 def _signals_deferred() -> Iterator[None]:
-    """Handle signals that end this process at the end of the block: half a process would print an error."""
+    """Delay signals that end this process to the end of the block: half a process would print an error."""
     came: list[int] = []
     previous: dict[int, Any] = {}
     try:
@@ -201,7 +201,7 @@ def _start_resource_tracker() -> None:
 
 
 def _begin(end: Connection) -> None:
-    """Ignore interrupts, multiply matrices on one thread, and end with the parent, whose pipe closes then."""
+    """Ignore interrupts, multiply matrices on one thread, and end when the parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(end,), daemon=True).start()
     start_products_on_one_thread()

@@ -1,4 +1,4 @@
-"""What a user asks for: presets, TOML files, rules per layer, ``[finetune]`` and ``[auto_mixed_precision]``.
+"""Requests of a user: presets, TOML files, rules per layer, ``[finetune]`` and ``[auto_mixed_precision]``.
 
 Imports ``model`` and ``search``. Public names: :class:`Scheme`, :func:`preset`, :func:`read_scheme`.
 """

@@ -1,4 +1,4 @@
-"""A scheme for a deployment target: the target's own, or the user's, held to the rules of its row."""
+"""The scheme for a deployment target: its default, or the user's, checked against the target's rules."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def scheme_of(row: Target) -> Scheme:
 
 
 def without_target(scheme: Scheme, row: Target) -> Scheme:
-    """Return a scheme as it would be without its target: with the keys of the preset in place of defaults."""
+    """Return a scheme without its target: default keys get the preset's values."""
     plain = preset(row.preset)
     changed = [key for key, value in row.defaults.items() if getattr(scheme, key) == value]
     return scheme.with_(target="", **{key: getattr(plain, key) for key in changed})
 
 
 def adapted(scheme: Scheme, row: Target) -> tuple[Scheme, list[str]]:
-    """Return a user's scheme with what the target leaves no choice about, and a line for each such key.
+    """Return a user's scheme with the keys that the target prescribes, and a line for each of them.
 
-    Only keys that have the default of all schemes are adapted. Raises ValueError, naming key and rule, for a
-    scheme that contradicts the target otherwise.
+    Only keys with the general default are adapted. Raises ValueError, naming key and rule, for a scheme that
+    otherwise contradicts the target.
     """
     plain = {key.name: key.default for key in fields(Scheme)}
     changes = {key: value for key, value in row.adapted.items() if getattr(scheme, key) == plain[key]}
@@ -65,7 +65,7 @@ def _contradictions(scheme: Scheme, row: Target) -> Iterator[str]:
 
 
 def _formats(scheme: Scheme, part: str) -> Iterator[tuple[str, str]]:
-    """Yield place and name of each format of activations, or of weights, that a scheme names."""
+    """Yield place and name of each format of activations, or of weights, in a scheme."""
     yield part, getattr(scheme, part)
     mixing = scheme.auto_mixed_precision
     for rule in mixing.choices(scheme.activation, scheme.weight) if mixing else ():

@@ -1,4 +1,4 @@
-"""Number formats that a scheme defines: a block format of the table with other attributes."""
+"""Number formats defined by a scheme: a block format of the table with other attributes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ _LEGAL: Mapping[str, Mapping[str, Sequence[int] | Sequence[str]]] = {
 
 
 def make_format(name: str, definition: Mapping[str, Any]) -> Format:
-    """Return the format ``name`` defined by ``base``, a block format of the table, and attributes of its
-    operator that replace the base's.
+    """Return the format ``name``, defined by a ``base`` format and overriding attributes of its operator.
 
-    Raises ValueError naming format and attribute for a name that is taken, a base without blocks, an
-    attribute that the operator does not have or that has no effect, and an illegal value.
+    The base is a block format of the table.
+
+    Raises ValueError naming format and attribute for a name that is taken, a base without blocks, an unknown
+    or ineffective attribute, and an illegal value.
     """
     if name in FORMATS or name in ("float32", "auto"):
         raise ValueError(f"format '{name}' cannot be redefined: the name is taken")
     base = _base(name, definition)
     changes = {key: value for key, value in definition.items() if key != "base"}
     attributes, legal = {**base.attributes, **changes}, _LEGAL[base.op]
-    if base.op == BFP and attributes.get("bfp_method", "to_bfp") == "to_bfp":  # without groups in a block
+    if base.op == BFP and attributes.get("bfp_method", "to_bfp") == "to_bfp":  # blocks without groups
         legal = {key: values for key, values in legal.items() if key not in _GROUPS}
         attributes = {key: value for key, value in attributes.items() if key in changes or key not in _GROUPS}
     elif base.op == BFP:

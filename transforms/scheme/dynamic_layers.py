@@ -1,4 +1,4 @@
-"""Products that round their activations at run time: what else they may be asked for."""
+"""Check the keys of products that round their activations at run time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _WEIGHTS = ("int8", "uint8")
 
 
 def check_dynamic(scheme: Scheme) -> None:
-    """Raise ValueError naming a key that does not go with ``dynamic``, of a scheme or its ``layers``."""
-    parts: dict[str, Scheme | LayerRule] = {"": scheme}
-    parts |= {f"layers entry '{pattern}': ": rule for pattern, rule in scheme.layers.items()}
-    for place, part in parts.items():
+    """Raise ValueError naming a key that is incompatible with ``dynamic``, in a scheme or its ``layers``."""
+    sections: dict[str, Scheme | LayerRule] = {"": scheme}
+    sections |= {f"layers entry '{pattern}': ": rule for pattern, rule in scheme.layers.items()}
+    for place, part in sections.items():
         if not part.dynamic:
             continue
         activation, weight = part.activation or _ACTIVATION, part.weight or scheme.weight

@@ -18,7 +18,7 @@ _RANGES = {key: (least, math.inf) for key, least in _LEAST.items()}
 
 @dataclass(frozen=True)
 class FinetuneRule(SchemeTable):
-    """How a quantized model is tuned; the reference says what each key means (docs/reference/scheme.md).
+    """How a quantized model is tuned; docs/reference/scheme.md describes each key.
 
     The constructor raises ValueError naming key, value and the legal values.
     """
@@ -36,7 +36,7 @@ class FinetuneRule(SchemeTable):
     full_range: str = PADDED
 
     def __post_init__(self) -> None:
-        """Check every value, and that options of iterative algorithms go with one of them."""
+        """Check every value, and that options of iterative algorithms are used with one of them."""
         self._check_types("finetune")
         refuse_unknown(self.algorithm, ALGORITHMS, "finetune algorithm")
         refuse_unknown(self.full_range, FULL_RANGE, "finetune full_range")

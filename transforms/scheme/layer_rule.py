@@ -11,7 +11,7 @@ from transforms.scheme.scheme_values import SchemeTable, checked_value
 
 @dataclass(frozen=True)
 class LayerRule(SchemeTable):
-    """Formats and granularity of some nodes, or None if they follow the rest of the model."""
+    """Formats and granularity of some nodes; None follows the rest of the model."""
 
     activation: str | None = None
     weight: str | None = None
@@ -22,7 +22,7 @@ class LayerRule(SchemeTable):
 
     @property
     def label(self) -> str:
-        """The format, or ``activation/weight`` if the two differ."""
+        """The format, or ``activation/weight`` if they differ."""
         if self.activation == self.weight:
             return str(self.activation)
         return f"{self.activation}/{self.weight}"
@@ -33,7 +33,7 @@ IN_FLOAT = LayerRule("float32", "float32")
 
 
 def make_rule(pattern: str, value: object) -> LayerRule:
-    """Return the rule of a rule, a table of its keys, or one format for activation and weight.
+    """Return the rule given as a rule, a table of its keys, or one format for activation and weight.
 
     Raises ValueError naming the pattern and the key for anything else.
     """
@@ -43,12 +43,12 @@ def make_rule(pattern: str, value: object) -> LayerRule:
         return LayerRule(value, value)
     if not isinstance(value, Mapping) or not value:
         raise ValueError(f"layers entry '{pattern}' is {value!r}, it must be a format or a table of keys")
-    for key, given in value.items():
+    for key, setting in value.items():
         refuse_unknown(str(key), LayerRule.key_names(), f"layers entry '{pattern}': key")
         kind = bool if key in ("dynamic", "per_channel") else str
-        if not isinstance(given, kind):
+        if not isinstance(setting, kind):
             legal = "true or false" if kind is bool else "the name of a format"
-            raise ValueError(f"layers entry '{pattern}': {key} is {given!r}, it must be {legal}")
+            raise ValueError(f"layers entry '{pattern}': {key} is {setting!r}, it must be {legal}")
         if key == "weight_method":
-            checked_value(key, "str", given)
+            checked_value(key, "str", setting)
     return LayerRule(**value)

@@ -22,7 +22,7 @@ TARGETS: Mapping[str, tuple[str, bool]] = {
     "kl_target": ("kl", False),
     "evaluate_target": (EVALUATE, True),
 }
-"""Metric of each key that bounds one, and whether the bound is relative."""
+"""The metric that each key bounds, and whether the bound is relative."""
 
 _RANGES: Mapping[str, tuple[float, float]] = {
     "output_index": (-1, math.inf),
@@ -37,18 +37,18 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 }
 
 BUDGETS = ("bits_target", "size_target")
-"""Keys of which a scheme may have one: bits per weight, bytes of the file."""
+"""Keys of which a scheme may have one: bits per weight, or bytes of the file."""
 
 
 @dataclass(frozen=True)
 class MixingRule(SchemeTable):
-    """Which layers may get which formats in place of the scheme's, and the target of the outputs.
+    """Which layers may get other formats than the scheme's, and the target for the outputs.
 
-    The reference says what each key means (docs/reference/scheme.md). Formats are those of ``target``, such
-    as ``int8`` or ``int8/int4`` for activation and weight, or of ``activation_target`` and ``weight_target``.
-    Layers are dot products. There is at most one target of the outputs and one budget; without both, every
-    layer is moved (:func:`transforms.precision.assign.assign`). The constructor raises ValueError naming key,
-    value and the legal values, also for keys without effect.
+    docs/reference/scheme.md describes each key. Formats are those of ``target``, such as ``int8`` or
+    ``int8/int4`` for activation and weight, or of ``activation_target`` and ``weight_target``. Layers are
+    dot products. There is at most one target for the outputs and one budget; without both, every layer gets
+    the other format (:func:`transforms.precision.assign.assign`). The constructor raises ValueError naming
+    key, value and the legal values, also for keys without effect.
     """
 
     target: str | tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class MixingRule(SchemeTable):
     size_target: int | None = None
 
     def __post_init__(self) -> None:
-        """Check every value, and that keys go together."""
+        """Check every value, and that keys are compatible."""
         self._check_types(MIXING)
         self._check_ranges(MIXING, _RANGES)
         self._check_names()
@@ -78,7 +78,7 @@ class MixingRule(SchemeTable):
         self._check_budget()
 
     def choices(self, activation: str, weight: str) -> tuple[LayerRule, ...]:
-        """Return the formats that layers may get, for a scheme with these formats."""
+        """Return the formats that layers may get, given those of the scheme."""
         if not self.target:
             return (LayerRule(self.activation_target or activation, self.weight_target or weight),)
         parts = [label.partition("/") for label in self.target]
@@ -95,19 +95,19 @@ class MixingRule(SchemeTable):
 
     @property
     def has_budget(self) -> bool:
-        """Whether the bits of weights are bounded."""
+        """Whether the bits of weights are limited."""
         return any(getattr(self, key) is not None for key in BUDGETS)
 
     @property
     def is_of_size(self) -> bool:
-        """Whether a budget alone decides how many layers are moved."""
+        """Whether a budget alone decides how many layers change."""
         return self.bound is None and self.has_budget
 
     @property
     def measured_by(self) -> str:
-        """The metric that sensitivities are measured by: that of the target, or ``sqnr``.
+        """The metric of sensitivities: that of the target, or ``sqnr``.
 
-        Of rows that become wrong one layer makes few: their sensitivity is the KL divergence.
+        A single layer makes few rows wrong: for these the sensitivity is the KL divergence.
         """
         metric = "sqnr" if self.bound is None else self.bound.metric
         return "kl" if metric == LOST_TOP1 else metric
@@ -128,9 +128,9 @@ class MixingRule(SchemeTable):
             raise ValueError(f"{_place('target')} names a format twice: {', '.join(self.target)}")
 
     def _check_targets(self) -> None:
-        given = [key for key in TARGETS if getattr(self, key) is not None]
-        if len(given) > 1:
-            raise ValueError(f"{_place(given[0])} and {given[1]} cannot be combined: there is one target")
+        targets = [key for key in TARGETS if getattr(self, key) is not None]
+        if len(targets) > 1:
+            raise ValueError(f"{_place(targets[0])} and {targets[1]} cannot be combined: there is one target")
         if bool(self.evaluate) != (self.evaluate_target is not None):
             raise ValueError(
                 f"{_place('evaluate')}, FILE.py:FUNCTION, and evaluate_target require each other"

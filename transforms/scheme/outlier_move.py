@@ -1,4 +1,4 @@
-"""What is done to the channels of a tensor that would set the range of all others."""
+"""How outlying channels of a tensor are moved, so that they do not set the range of all others."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 _ENTRY = re.compile(r"(\d+):(-?\d+|own)")
 _OWN = "own"
-_LARGEST = 60  # of an exponent: far from underflow and overflow
+_LARGEST = 60  # exponent: far from underflow and overflow
 
 
 @dataclass(frozen=True)
 class OutlierMove:
     """How channels are moved, written as ``"12:1 308:3 856:own"``.
 
-    ``exponents``: by channel, the power of two that its numbers are divided by, 0 for all others. ``own``:
+    ``exponents``: by channel, the power of two by which its numbers are divided, 0 for all others. ``own``:
     the channels that get products of their own.
     """
 
@@ -40,13 +40,13 @@ class OutlierMove:
 
 
 def parse_move(text: str) -> OutlierMove:
-    """Return the move that a text says; ValueError for any other text, and a channel that is there twice."""
+    """Parse a move; raise ValueError for any other text, and for a repeated channel."""
     entries = [_ENTRY.fullmatch(part) for part in text.split()]
     pairs = [(int(entry[1]), entry[2]) for entry in entries if entry]
     if not pairs or not all(entries) or len({channel for channel, _ in pairs}) < len(pairs):
         raise ValueError(f"'{text}' is not a list of CHANNEL:EXPONENT and CHANNEL:own, each channel once")
-    exponents = {channel: int(what) for channel, what in pairs if what != _OWN}
+    exponents = {channel: int(action) for channel, action in pairs if action != _OWN}
     largest = max(map(abs, exponents.values()), default=0)
     if largest > _LARGEST:
         raise ValueError(f"exponent {largest} of a channel is above {_LARGEST}")
-    return OutlierMove(exponents, tuple(sorted(channel for channel, what in pairs if what == _OWN)))
+    return OutlierMove(exponents, tuple(sorted(channel for channel, action in pairs if action == _OWN)))

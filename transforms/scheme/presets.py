@@ -1,4 +1,4 @@
-"""The table of quantization schemes that have a name. To add a preset, add a row."""
+"""The table of named quantization schemes. To add a preset, add a row."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def _floats(format: str, weight: str = "") -> dict[str, Any]:
 
 
 def _blocks(format: str, *, few_bits: bool = False) -> dict[str, Any]:
-    """Blocks lose small numbers beside large ones: channels are scaled to similar ranges first.
+    """Return the keys of a block format: channels are scaled to similar ranges, to keep small numbers.
 
-    ``few_bits``: all tensors together make outputs poor, not one of them.
+    ``few_bits``: the error comes from all tensors together, not from one of them.
     """
     found = _both(format) if few_bits else _floats(format)
     return {**found, "equalize_layers": True, "balance_channels": True}
 
 
 def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
-    """Ranges of integers, scales per channel, and channels between layers, as the outputs decide."""
+    """Return the keys of integers whose ranges, channel scales and moves are decided by the outputs."""
     wide = activation.endswith("16")  # enough bits to absorb the outliers of weights
     decided = dict.fromkeys(("per_channel", "calibrate_method", "correct_biases"), "auto")
     moved = {
@@ -39,23 +39,23 @@ def _integers(activation: str, weight: str = "int8") -> dict[str, Any]:
 
 
 def _aligned(activation: str, weight: str = "int8") -> dict[str, Any]:
-    """Symmetric integers for NPUs. A range of both signs cannot replace a Relu: it stays."""
+    """Return the keys of symmetric integers for NPUs, which keep Relus: the range has both signs."""
     return {**_integers(activation, weight), "align_concat": "auto", "align_eltwise_quant_type": True}
 
 
 def _shifted(format: str) -> dict[str, Any]:
-    """One power of two for each tensor: channels are brought to like ranges first."""
+    """Return the keys of one power-of-two scale per tensor, with channels brought to similar ranges first."""
     aligned = {**_aligned(format), "align_concat": True, "per_channel": False}
     return {**aligned, "scale": "power_of_two", "calibrate_method": "MSE", "keep_float": False}
 
 
 def _weights(format: str) -> dict[str, Any]:
-    """Stored weights of dot products alone: no samples are needed."""
+    """Return the keys that only store weights of dot products, which takes no samples."""
     return {"activation": "float32", "weight": format, "per_channel": True}
 
 
 def _dynamic(weight: str) -> dict[str, Any]:
-    """Activations rounded at run time, to the range of each tensor: no samples are needed."""
+    """Return the keys that round activations at run time, to the range of each tensor, without samples."""
     return {**_weights(weight), "dynamic": True, "move_outliers": True}
 
 
@@ -109,7 +109,7 @@ MIXED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
-"""Presets whose layers each get one of several formats; BF16 without a target moves every layer it can."""
+"""Presets whose layers each get one of several formats; BF16 without a target changes every layer it can."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({**PLAIN, **MIXED})
 
@@ -117,14 +117,14 @@ _INTEGERS = frozenset({"A8W8", "A16W8", "XINT8", "U8S8", "U16S8", "W4A8", "W8", 
 TUNED: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "_ADAQUANT": frozenset(PRESETS) - {"A8W8_DYNAMIC", "FOUND", "INT32", "UINT32"},
-        "_ADAROUND": _INTEGERS,  # it rounds up or down
+        "_ADAROUND": _INTEGERS,  # rounds up or down
     }
 )
-"""The presets that each suffix of a name tunes: ``A8W8_ADAQUANT`` is ``A8W8`` and a table ``[finetune]``."""
+"""The presets to which each suffix applies: ``A8W8_ADAQUANT`` is ``A8W8`` with a table ``[finetune]``."""
 
 
 def find_preset(name: str) -> Mapping[str, Any] | None:
-    """Return the keys of the preset of that name, which may end in a suffix of TUNED, or None."""
+    """Return the keys of the preset with a name, which may end in a suffix of TUNED, or None."""
     plain, _, algorithm = name.rpartition("_")
     if plain in TUNED.get(f"_{algorithm}", ()):
         return {**PRESETS[plain], "finetune": {"algorithm": algorithm.lower()}}
@@ -137,6 +137,6 @@ def suffixes(name: str) -> tuple[str, ...]:
 
 
 def spellings(name: str) -> list[str]:
-    """Return the presets, and the tuned forms of the one before the last ``_`` of a name."""
+    """Return the presets, and the tuned forms of the preset before the last ``_`` of a name."""
     plain = name.rpartition("_")[0]
     return [*PRESETS, *(plain + suffix for suffix in suffixes(plain))]

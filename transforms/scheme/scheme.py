@@ -1,4 +1,4 @@
-"""A quantization: which values get which number format, how ranges are found, how nodes are written.
+"""A quantization scheme: formats of values, methods for ranges, and how nodes are written.
 
 A scheme is a preset (``A8W8``, ``BFP16`` ...), a TOML file with the names of the fields below as keys, or a
 preset with changes.
@@ -35,7 +35,7 @@ __all__ = ["AUTO", "FLOAT32", "FOUND", "POWER_OF_TWO", "LayerRule", "Scheme", "c
 
 FLOAT32, AUTO, FOUND, POWER_OF_TWO = "float32", "auto", "found", "power_of_two"
 _PARTS = ("activation", "weight", "bias")
-_LEAST_ACTIVATION_BITS, _WIDEST_FACTOR = 8, 16  # of integers: 4 bits are for weights, 32 for sums
+_LEAST_ACTIVATION_BITS, _WIDEST_FACTOR = 8, 16  # integers: 4 bits are for weights, 32 for sums
 _TABLES: Mapping[str, type[SchemeTable]] = {"finetune": FinetuneRule, MIXING: MixingRule}
 
 
@@ -43,7 +43,7 @@ _TABLES: Mapping[str, type[SchemeTable]] = {"finetune": FinetuneRule, MIXING: Mi
 class Scheme:
     """A quantization of a model. Formats are names of ``ops.FORMATS`` or of ``formats``, or ``float32``.
 
-    The reference says what each key means (docs/reference/scheme.md). By purpose they are:
+    docs/reference/scheme.md describes each key. By purpose they are:
 
     * formats: ``activation``, ``weight``, ``found``, ``bias``, ``other`` of the model, ``layers`` of nodes by
       name pattern or operator type, ``tensors`` by name, before all others; ``formats``: new block formats;
@@ -57,7 +57,7 @@ class Scheme:
     * what is made: ``target``, ``opset``, ``input_shapes``, the other rewrites, domains of operators;
     * ``auto_mixed_precision``, ``finetune``: tables of :class:`MixingRule`, :class:`FinetuneRule`, or None.
 
-    ``auto`` is what is best for outputs on samples, or a rule. Raises ValueError for other values.
+    ``auto`` is decided by outputs on samples, or by a rule. Raises ValueError for other values.
     """
 
     activation: str
@@ -138,7 +138,7 @@ class Scheme:
             self._check_format(part, place, chosen)
 
     def format(self, name: str) -> Format | None:
-        """Return the format of that name, None for float32 and ``found``; ValueError for an unknown name."""
+        """Return the format with a name, None for float32 and ``found``; ValueError for an unknown name."""
         if name in self.formats:
             from transforms.scheme.custom_formats import make_format
 
@@ -147,7 +147,7 @@ class Scheme:
         return FORMATS.get(name)
 
     def outlier_move(self, name: str) -> OutlierMove:
-        """Return what is done to the channels of a tensor; ValueError for a text that does not say it."""
+        """Return the move of a tensor's outlying channels; ValueError for an invalid text."""
         try:
             return parse_move(checked_value("it", "str", self.outliers[name]))
         except ValueError as error:
@@ -155,13 +155,13 @@ class Scheme:
 
     @property
     def kernels(self) -> Target | None:
-        """The target whose kernels decide which operators read integers, None without one."""
+        """The target whose kernels determine which operators read integers, or None."""
         row = target(self.target) if self.target else None
         return row if row is not None and row.takes_integers else None
 
     @property
     def other_format(self) -> Format | None:
-        """The format of values that no rule of the activation's format reaches, None for float32."""
+        """The format of values to which the activation's format does not apply, None for float32."""
         if self.other != AUTO:
             return self.format(self.other)
         return self.format(self.activation if self.activation in ("bfloat16", "float16") else FLOAT32)
@@ -181,7 +181,7 @@ class Scheme:
         if name != AUTO:
             return self.format(name)
         is_integer = (fmt and fmt.is_integer and fmt.bits <= _WIDEST_FACTOR for fmt in (activation, weight))
-        if all(is_integer):  # beside 32 bits the scale of a product is too fine for int32
+        if all(is_integer):  # with 32 bits the scale of a product is too fine for int32
             return FORMATS["int32"]
         return self.other_format
 
@@ -192,13 +192,13 @@ class Scheme:
 
     @property
     def is_open(self) -> bool:
-        """Whether the outputs of the model are to decide about ranges of integers."""
+        """Whether outputs of the model are to decide the ranges of integers."""
         integers = any(fmt.is_integer for fmt in self.named_formats)
         return integers and AUTO in (self.calibrate_method, self.per_channel, self.equalize_layers)
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether products, or some of them, round activations at run time."""
+        """Whether some or all products round activations at run time."""
         return self.dynamic or any(rule.dynamic for rule in self.layers.values())
 
     @property
@@ -208,13 +208,13 @@ class Scheme:
 
     @property
     def has_few_bits(self) -> bool:
-        """Whether weights may get a format of few bits."""
+        """Whether weights may get a format with few bits."""
         names = (self.weight, *(rule.weight for rule in self._rules), *self.tensors.values())
         return any(has_few_bits(self.format(name)) for name in names if name)
 
     @property
     def fits_weights(self) -> bool:
-        """Whether outputs of layers round weights, if there are samples; not within a target."""
+        """Whether outputs of layers round weights, if there are samples; not for a target."""
         asked = self.fit_weights is True or (self.fit_weights == AUTO and self.weight_method == AUTO)
         mixing = self.auto_mixed_precision
         rounds = self.has_few_bits or (self.fit_weights is True and rounds_8_bits(self))
@@ -222,25 +222,25 @@ class Scheme:
 
     @property
     def range_method(self) -> str:
-        """How activations get their ranges, as long as no outputs decide."""
+        """The method for activation ranges where outputs do not decide."""
         if self.calibrate_method != AUTO or self.moving_average:
             return "MinMax" if self.calibrate_method == AUTO else self.calibrate_method
         return range_rule(self.format(self.activation), self.weight)
 
     @property
     def equalizes_by_rule(self) -> bool:
-        """Whether layers are equalized: by rule with scales that are powers of two, which gain most by it."""
+        """Whether layers are equalized: by rule for power-of-two scales, which gain most from it."""
         return self.equalize_layers is True or (self.equalize_layers == AUTO and self.scale == POWER_OF_TWO)
 
     def by_rule(self) -> Scheme:
-        """Return the scheme with rules in place of what outputs would decide."""
+        """Return the scheme with rules for everything that outputs would decide."""
         return self.with_(
             calibrate_method=self.range_method,
             per_channel=SPREAD if self.per_channel == AUTO else self.per_channel,
             correct_biases=self.correct_biases is not False,
             equalize_layers=self.equalizes_by_rule,
             fit_weights=self.fit_weights is True,
-            move_outliers=self.move_outliers and self.is_dynamic,  # random numbers show them
+            move_outliers=self.move_outliers and self.is_dynamic,  # found on random numbers
             keep_float=False,
         )
 
@@ -250,7 +250,7 @@ class Scheme:
         return dataclasses.replace(self, **changes)
 
     def to_toml(self) -> str:
-        """Return the full scheme as TOML, from which :func:`transforms.scheme.read_scheme` reads it again."""
+        """Return the full scheme as TOML, which :func:`transforms.scheme.read_scheme` can read."""
         values = {key.name: getattr(self, key.name) for key in dataclasses.fields(self)}
         values["layers"] = {pattern: rule.said for pattern, rule in self.layers.items()}
         values |= {name: values[name].said for name in _TABLES if values[name] is not None}
@@ -260,7 +260,7 @@ class Scheme:
         return [FLOAT32, *FORMATS, *self.formats]
 
     def _choices(self) -> Iterator[tuple[str, str, object]]:
-        """Yield every format that a value or a rule names: its part, its place in the scheme, its name."""
+        """Yield every format in a value or a rule: its part, its place in the scheme, its name."""
         for part in _PARTS:
             yield part, part, getattr(self, part)
             for pattern, rule in self.layers.items():
@@ -295,6 +295,6 @@ class Scheme:
 
 
 def check_keys(values: Mapping[str, Any], *more: str) -> None:
-    """Raise ValueError for a key that is neither one of a scheme nor in ``more``."""
+    """Raise ValueError for a key that is neither a scheme's nor in ``more``."""
     for key in values:
         refuse_unknown(key, [*more, *(known.name for known in dataclasses.fields(Scheme))], "key")

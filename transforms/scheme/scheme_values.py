@@ -1,4 +1,4 @@
-"""Checking the values of a scheme's keys, and of the keys of its tables."""
+"""Check the values of a scheme's keys, and of the keys of its tables."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ops.legal_names import did_you_mean, refuse_unknown
 from ops.registration import AMD_DOMAIN, DOMAIN
 
 METHODS = ("MinMax", "Entropy", "Percentile", "MSE", "Extrapolated", "Wide")
-"""How the range of a tensor is found."""
+"""Methods for the range of a tensor."""
 
 _HEADROOM_BITS = 16
-"""Bits from which on larger steps cost less than numbers that samples do not show."""
+"""Bits from which on larger steps cost less than clipping unseen numbers."""
 
 FULL_RANGE = PADDED, FREE, OFF = ("padded", "free", "off")
-"""Which int8 tensors that are never negative may use the full range in tuning: also those before a Conv that
-pads, by a Pad, inputs and means, by a Sub; those for which nothing has to be added; none."""
+"""Which non-negative int8 tensors may use the full range in tuning: all, with a Pad before a Conv that pads
+and a Sub for inputs and means; only those that need no additional node; none."""
 
 SATURATION = AVOID, IN_PLACE, IGNORE = ("avoid", "in_place", "ignore")
-"""Whether no pair of products of 8 bits saturates (:mod:`ops.pair_sums`): also by the order of channels; by
-the weights alone; whatever comes of it."""
+"""How to avoid saturating pairs of 8-bit products (:mod:`ops.pair_sums`): also by reordering channels; only
+by the weights; not at all."""
 
 _LEGAL: Mapping[str, tuple[object, ...]] = {
     "block_size": (0, 16, 32, 64, 128, 256),
@@ -39,21 +39,21 @@ _LEGAL: Mapping[str, tuple[object, ...]] = {
     "dynamic_ranges": ("row", "tensor"),
 }
 _OPSETS = range(13, 29)
-"""Versions of ONNX's operator set that a result may be asked to have."""
+"""ONNX opsets that may be requested for the result."""
 SPREAD = "spread"
-"""A scale per channel for weights whose channels differ much, by a rule that looks at nothing else."""
+"""A scale per channel for weights whose channels differ much, by a rule on the weight alone."""
 
 _FROM_UP_TO: Mapping[str, tuple[float, float]] = {"finer_share": (0, 1)}
 _ABOVE_UP_TO: Mapping[str, tuple[float, float]] = {"percentile": (50, 100), "averaging_constant": (0, 1)}
 
 
 def has_headroom(activation: Format | None) -> bool:
-    """Return whether a format of activations is of integers with bits to spare."""
+    """Return whether a format of activations is integers with bits to spare."""
     return activation is not None and activation.is_integer and activation.bits >= _HEADROOM_BITS
 
 
 def range_rule(activation: Format | None, weight: str) -> str:
-    """Return how activations get their ranges beside weights of a format, as long as no outputs decide."""
+    """Return the method for activation ranges beside weights of a format, where outputs do not decide."""
     if has_headroom(activation):
         return "Extrapolated"
     if activation is None or (activation.name, weight) != ("int8", "int8"):
@@ -62,9 +62,9 @@ def range_rule(activation: Format | None, weight: str) -> str:
 
 
 def checked_value(key: str, kind: str, value: object) -> Any:
-    """Return the value as the type that the annotation ``kind`` of its field names.
+    """Return the value converted to the type ``kind``, which is the annotation of its field.
 
-    Numbers become floats, lists tuples (in tables, too), tables new dictionaries. Raises ValueError naming
+    Numbers become floats, lists tuples (also in tables), tables new dictionaries. Raises ValueError naming
     key, value and the legal values.
     """
     if key == "per_channel" and value == SPREAD:
@@ -99,7 +99,7 @@ def check_shapes(shapes: Mapping[str, object]) -> None:
 
 
 def _of(*kinds: type) -> Callable[[object], Any]:
-    """Return a function that returns a value of these types and None for any other; bool is not int."""
+    """Return a function that returns a value of these types and None for others; bool is not int."""
 
     def _convert(value: object) -> Any:
         return value if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)) else None
@@ -142,18 +142,18 @@ _KINDS: Mapping[str, tuple[Callable[[object], Any], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeTable:
-    """A table of a scheme, parsed; ``written``: its keys and values as the scheme gave them, in order."""
+    """A parsed table of a scheme; ``written``: its keys and values as given in the scheme, in order."""
 
     written: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def key_names(cls) -> list[str]:
-        """Return the names of all keys that the table can have."""
+        """Return the names of all keys of the table."""
         return [key.name for key in dataclasses.fields(cls) if key.name != "written"]
 
     @classmethod
     def parse(cls, name: str, values: object) -> Self | None:
-        """Return the table of that name, or None without keys; a parsed table is returned unchanged.
+        """Return the table with a name, or None without keys; a parsed table is returned unchanged.
 
         Raises ValueError unless it is a table, and for an unknown key.
         """

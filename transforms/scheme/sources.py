@@ -1,4 +1,4 @@
-"""Schemes from presets, TOML files, keys, and the metadata that tools.quantize leaves in a model."""
+"""Schemes from presets, TOML files, keys, and the metadata that tools.quantize writes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _MEANT = {
     "BFLOAT16": "'BF16'",
     "FLOAT16": "'FP16'",
 }
-"""Presets that serve what people ask for by other names."""
+"""Suggested presets for other common names."""
 
 
 def preset(name: str) -> Scheme:
-    """Return the scheme of a preset, tuned with ``_ADAQUANT`` or ``_ADAROUND`` at its end.
+    """Return the scheme of a preset, tuned if its name ends in ``_ADAQUANT`` or ``_ADAROUND``.
 
     Raises ValueError for an unknown name.
     """
@@ -46,7 +46,7 @@ def preset(name: str) -> Scheme:
 
 
 def scheme_of(scheme: Scheme | str) -> Scheme:
-    """Return a scheme, or the preset of a name; ValueError for an unknown name, TypeError for others."""
+    """Return a scheme, or the preset with a name; ValueError for an unknown name, TypeError for others."""
     if isinstance(scheme, str):
         return preset(scheme)
     if not isinstance(scheme, Scheme):
@@ -56,25 +56,25 @@ def scheme_of(scheme: Scheme | str) -> Scheme:
 
 
 def read_scheme(source: AnyPath) -> Scheme:
-    """Return the preset of that name, or the scheme in a TOML file.
+    """Return the preset with a name, or the scheme in a TOML file.
 
-    A file may begin with ``preset = "..."`` and set only the keys that differ. Raises ValueError of one line
-    that names the source, unless it is one of the two and legal.
+    A file may begin with ``preset = "..."`` and set only the keys that differ. Raises ValueError in one line
+    that names the source, unless it is one of the two and valid.
     """
-    given = os.fspath(source)
-    if find_preset(given) is not None:
-        return preset(given)
+    name = os.fspath(source)
+    if find_preset(name) is not None:
+        return preset(name)
     path = Path(source)
     if not path.is_file():
-        meant = _MEANT.get(given.upper())
-        near = f", did you mean {meant}?" if meant else did_you_mean(given, spellings(given))
-        words = f"'{given}' is neither a file nor one of the presets"
+        meant = _MEANT.get(name.upper())
+        near = f", did you mean {meant}?" if meant else did_you_mean(name, spellings(name))
+        words = f"'{name}' is neither a file nor one of the presets"
         raise ValueError(
             f"{words}{near} They are {', '.join(PRESETS)}" if near else f"{words} {', '.join(PRESETS)}"
         )
     try:
         return scheme_from_keys(read_toml(path))
-    except Exception as error:  # numbers beyond any float, tables too deep to show
+    except Exception as error:  # numbers beyond any float, tables too deep to print
         raise ValueError(f"{path}: {in_words(error)}") from error
 
 
@@ -91,7 +91,7 @@ def scheme_from_keys(values: dict[str, Any]) -> Scheme:
 
 
 def recorded_scheme(graph: gs.Graph) -> Scheme | None:
-    """Return the scheme in a model's metadata, or None if it is missing or cannot be read."""
+    """Return the scheme in a model's metadata, or None if it is missing or unreadable."""
     text = info_of(graph).metadata.get(provenance.PREFIX + "scheme")
     if text is None:
         return None

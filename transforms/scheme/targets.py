@@ -1,7 +1,7 @@
-"""The table of deployment targets: what a runtime takes, and what it computes in low precision.
+"""The table of deployment targets: what a runtime accepts, and what it computes in low precision.
 
-Facts are those of the public documents that a row names. What a check on the machine at hand can show is in
-``verified``; everything else is as documented.
+Facts are from the public documents that a row names. ``verified`` says what was checked by running;
+everything else is as documented.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ CONTRIB_INTEGERS = frozenset(
     {"DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "GatherBlockQuantized", "MatMulBnb4"}
     | {"MatMulIntegerToFloat", "MatMulNBits", "QAttention", "QMoE"}
 )
-"""Operators of com.microsoft that store or compute integers, beside those named QLinear... and QGemm."""
+"""Operators of com.microsoft that store or compute integers, besides those named QLinear... and QGemm."""
 
 MOVED = frozenset(
     {"Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "MaxPool", "Gather", "Identity"}
     | {"DepthToSpace", "SpaceToDepth", "Expand", "Tile", "Slice", "Split", "Pad"}
 )
-"""Operators that compute nothing: they run on whatever they are given."""
+"""Operators that only move data: they run on whatever type they are given."""
 
 
 CUDA_BFLOAT16 = frozenset(
@@ -39,27 +39,26 @@ CUDA_BFLOAT16 = frozenset(
     | {"Softplus", "Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile", "Transpose"}
     | {"Trilu", "Unsqueeze", "Where"}
 )
-"""Operators for which ONNX Runtime's CUDA provider was seen to compute in bfloat16."""
+"""Operators that ONNX Runtime's CUDA provider was observed to compute in bfloat16."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a runtime takes.
+    """What a runtime accepts.
 
     ``activations``, ``weights``, ``biases``: names of formats (``float32`` for biases that stay float).
     ``symmetric``: zero points must be 0. ``per_channel``: weights may have a scale for each output channel.
-    ``power_of_two``: all scales have to be powers of two. ``narrow_weights``: stored weights have to be
-    within -127..127. ``opsets``, ``ir_version``: the least and the most, None without a limit.
-    ``fixed_shapes``: no free dimension. ``qdq_domains``: of QuantizeLinear and DequantizeLinear.
-    ``domains``: of operators that are not ONNX's and have a kernel there, in float at least.
-    ``computes_integers``: operators on integers that are not in QuantizeLinear and DequantizeLinear; without
-    them scales have to be stored. ``contrib_integers``: the same of com.microsoft.
-    ``operators``: those that compute in low precision, of a target for integers; ``open_ends``: those of
-    them that do so also if what they make stays float.
+    ``power_of_two``: all scales must be powers of two. ``narrow_weights``: stored weights must be within
+    -127..127. ``opsets``, ``ir_version``: the lowest and highest, None without a limit. ``fixed_shapes``: no
+    free dimensions. ``qdq_domains``: of QuantizeLinear and DequantizeLinear. ``domains``: of non-ONNX
+    operators with a kernel, at least in float. ``computes_integers``: operators on integers other than
+    QuantizeLinear and DequantizeLinear; without them scales must be stored. ``contrib_integers``: the same
+    for com.microsoft. ``operators``: those that compute in low precision, for an integer target;
+    ``open_ends``: those of them that do so even if their output stays float.
 
-    ``preset``, and ``defaults`` of the scheme's keys on top of it; ``adapted``: keys that a scheme of the
-    user's own takes over, without a choice; ``converters``: formats of the conversion to BF16 that
-    the target takes, the first by default. ``speed``, ``verified``: in words.
+    ``preset``, and ``defaults`` of the scheme's keys on top of it; ``adapted``: keys that a user's scheme
+    must take over; ``converters``: formats of the conversion to BF16 that the target accepts, the default
+    first. ``speed``, ``verified``: in words.
     """
 
     name: str
@@ -92,20 +91,20 @@ class Target:
 
     @property
     def closed(self) -> frozenset[str]:
-        """Products that compute in low precision only if what they make is quantized, whoever reads it."""
+        """Products that compute in low precision only if their output is quantized, whoever reads it."""
         return (self.operators & PRODUCTS) - self.open_ends
 
     @property
     def takes_integers(self) -> bool:
-        """Whether activations may be integers at all."""
+        """Whether activations may be integers."""
         return any("int" in name for name in self.activations)
 
 
 ON_CPU = "ort-cpu"
-"""The target whose runtime is at hand."""
+"""The target that uses the installed runtime."""
 
 FOLDING = frozenset({"", ON_CPU, "ort-cuda"})
-"""Targets whose runtime folds a Cast and a Mul of constants, "" for none named."""
+"""Targets whose runtime folds a Cast and a Mul of constants; "" if no target is named."""
 
 _ROWS = (
     Target(
@@ -275,6 +274,6 @@ TARGETS: Mapping[str, Target] = MappingProxyType({row.name: row for row in _ROWS
 
 
 def target(name: str) -> Target:
-    """Return the row of that name; ValueError for an unknown one."""
+    """Return the row with a name; ValueError for an unknown one."""
     refuse_unknown(name, TARGETS, "target")
     return TARGETS[name]

@@ -1,4 +1,4 @@
-"""Writing TOML, which Python's standard library only reads."""
+"""Write TOML, which Python's standard library can only read."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 def to_toml(values: Mapping[str, Any]) -> str:
     """Return a document of booleans, numbers, strings, tuples of these, and tables of these.
 
-    A table in a table is written in braces on one line. ``tomllib`` reads equal values from it, with lists in
-    place of tuples.
+    A table in a table is written in braces on one line. ``tomllib`` reads back equal values, with lists
+    instead of tuples.
     """
     tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
     lines = [f"{_key(key)} = {_value(value)}" for key, value in values.items() if key not in tables]
@@ -28,7 +28,7 @@ def _key(key: str) -> str:
 
 
 def _string(text: str) -> str:
-    """Quote as JSON does, except for DEL, which only TOML requires to be escaped."""
+    """Quote like JSON, and escape DEL, which only TOML requires."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

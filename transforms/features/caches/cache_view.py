@@ -1,4 +1,4 @@
-"""A model with caches in few bits is fed the numbers of a float model, and compared by such numbers."""
+"""Run a model with caches in few bits on the feeds of its float model, and compare it by float caches."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from transforms.run.run_model import Run
 
 @dataclass(frozen=True)
 class CacheView:
-    """How a model with such caches is run, as :class:`transforms.features.hooks.ModelView` says."""
+    """View of a model with caches in few bits, see :class:`transforms.features.hooks.ModelView`."""
 
     caches: Sequence[CodedCache]
 
     def fed(self, feed: Feed) -> Feed:
-        """Return a feed with the codes of its caches; what is codes already stays."""
-        return {**feed, **{one.past: one.encode(feed[one.past]) for one in self._in_float(feed)}}
+        """Return a feed whose float caches are encoded; caches that are codes already stay."""
+        return {**feed, **{cache.past: cache.encode(feed[cache.past]) for cache in self._in_float(feed)}}
 
     def in_float(self, run: Run) -> Run:
-        """Return what runs the model on the feeds of a float model, and makes float caches."""
+        """Return a function that runs the model on feeds of the float model and returns float caches."""
 
         def _run(feed: Feed) -> Feed:
-            made = run(self.fed(feed))
-            given = (one for one in self._in_float(feed) if one.present in made)
-            return {**made, **{one.present: one.decode(made[one.present]) for one in given}}
+            outputs = run(self.fed(feed))
+            returned = (cache for cache in self._in_float(feed) if cache.present in outputs)
+            return {**outputs, **{cache.present: cache.decode(outputs[cache.present]) for cache in returned}}
 
         return _run
 
     def in_steps(self, graph: gs.Graph, run: Run, feeds: Sequence[Feed]) -> Callable[[Run], Run] | None:
-        """Return how texts are read in two steps, the second with the caches of the first."""
+        """Return a function that runs texts in two steps, the second with the caches of the first."""
         steps = TwoSteps.of(graph, self.caches)
         agrees = steps is not None and any(steps.agrees(run, feed) for feed in feeds[:1])
         return steps.through if steps and agrees else None
 
     def _in_float(self, feed: Feed) -> list[CodedCache]:
-        """Return the caches that a feed has in float."""
-        return [one for one in self.caches if feed[one.past].dtype.kind == "f"]
+        """Return the caches that are float in a feed."""
+        return [cache for cache in self.caches if feed[cache.past].dtype.kind == "f"]

@@ -1,4 +1,4 @@
-"""Caches of attentions in 4 bits: keys in other axes, values less an offset, and which stay in 8 bits."""
+"""Attention caches in 4 bits: rotated keys, values less an offset, and which of them stay in 8 bits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BITS = 4
 
 @dataclass(frozen=True)
 class FourBits:
-    """What caches in 4 bits are written with, by names of outputs, and those that stay in 8 bits."""
+    """Scales, offsets and rotations of caches in 4 bits, by output name; which caches stay in 8 bits."""
 
     scales: Mapping[str, Float32Array]
     offsets: Mapping[str, Float32Array]
@@ -34,13 +34,13 @@ class FourBits:
 
     @classmethod
     def of(cls, graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions, events: Events) -> FourBits:
-        """Return what the caches of a float model, which is changed, are written with."""
+        """Return these for the caches of a float model, which is changed."""
         rotations = fit_rotations(graph, feeds, run)
         _rotate(graph, rotations)
         caches = find_caches(graph, _BITS)
-        axes = {str(one.present.name): one.channels for one in caches}
+        axes = {str(cache.present.name): cache.channels for cache in caches}
         model = KeptRuns(open_model(copy_graph(graph), run), [*axes])
-        shifted = {str(one.present.name): one.channels for one in caches if one.takes_offset}
+        shifted = {str(cache.present.name): cache.channels for cache in caches if cache.takes_offset}
         offsets = first_tokens(model, shifted, feeds, TOKENS) if shifted else {}
         least = cache_scales(model, axes, feeds, bits=_BITS, offsets=offsets)
         del model  # large weights are in memory once
@@ -50,7 +50,7 @@ class FourBits:
         return cls(scales, offsets, rotations, finer_caches(graph, (scales, offsets), feeds, run, events))
 
     def store(self, graph: gs.Graph) -> int:
-        """Store caches of a graph so; return how many bytes a token takes in them."""
+        """Store caches of a graph accordingly; return their bytes per token."""
         stored = {name: scale for name, scale in self.scales.items() if name not in self.finer.names}
         _rotate(graph, {name: self.rotations[name] for name in stored if name in self.rotations})
         quantize_caches(graph, stored, bits=_BITS, offsets=self.offsets)
@@ -58,5 +58,5 @@ class FourBits:
 
 
 def _rotate(graph: gs.Graph, rotations: Mapping[str, Rotation]) -> None:
-    keys = [one for one in find_caches(graph, _BITS) if one.present.name in rotations]
-    rotate_keys(graph, [(one.node, rotations[str(one.present.name)]) for one in keys])
+    keys = [cache for cache in find_caches(graph, _BITS) if cache.present.name in rotations]
+    rotate_keys(graph, [(cache.node, rotations[str(cache.present.name)]) for cache in keys])

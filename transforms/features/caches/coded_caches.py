@@ -1,4 +1,4 @@
-"""Caches that a model keeps in few bits: the codes of float numbers, and the numbers of codes."""
+"""Caches that a model keeps in few bits: encode float numbers, decode integers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from transforms.quantize_caches import ATTENTION, BITS, KIND, SCALES, TOKENS
 
 @dataclass(frozen=True)
 class CodedCache:
-    """An input of codes, and an output of them or "", with scales in a shape that spreads over a cache.
+    """An input of codes and the output that returns them, or "", with scales that broadcast over the cache.
 
-    ``offset``: what codes are less by, in such a shape; ``rotation``: of keys, before that.
+    ``offset``: subtracted before rounding, broadcasts too; ``rotation``: of keys, applied before the offset.
 
-    ``tokens``: the axis that grows, None of what an encoder has made.
+    ``tokens``: the axis that grows, None for a cache computed by an encoder.
     """
 
     past: str
@@ -34,7 +34,7 @@ class CodedCache:
     rotation: Rotation | None = None
 
     def encode(self, numbers: AnyArray) -> AnyArray:
-        """Return the codes of a cache, int8, or in 4 bits uint8 with half the channels."""
+        """Return the codes of a cache: int8, or for 4 bits uint8 with half as many channels."""
         if self.offset is not None:
             numbers = numbers.astype(np.float32) - self.offset
         if self.rotation is not None:
@@ -47,7 +47,7 @@ class CodedCache:
         return halves[..., ::2] | halves[..., 1::2] << 4
 
     def decode(self, codes: AnyArray) -> Float32Array:
-        """Return the numbers that codes stand for."""
+        """Return the float32 numbers of codes."""
         if self.bits < 8:
             halves = np.stack([codes & 15, codes >> 4], -1).astype(np.int8) - 8
             codes = halves.reshape(*codes.shape[:-1], -1)
@@ -59,32 +59,32 @@ class CodedCache:
 
 def coded_caches(graph: gs.Graph) -> list[CodedCache]:
     """Return the caches of a model that :func:`transforms.quantize_caches.quantize_caches` stored."""
-    inputs, outputs = {id(one) for one in graph.inputs}, {id(one) for one in graph.outputs}
-    found = [
+    inputs, outputs = {id(tensor) for tensor in graph.inputs}, {id(tensor) for tensor in graph.outputs}
+    caches = [
         CodedCache(str(past.name), str(present.name), *_grid(node, place))
         for node in graph.nodes
         for past, present, place in _places(node)
         if id(past) in inputs and id(present) in outputs
     ]
-    known = {one.past for one in found}
-    return found + [one for one in _of_encoders(graph) if one.past not in known]
+    past_names = {cache.past for cache in caches}
+    return caches + [cache for cache in _of_encoders(graph) if cache.past not in past_names]
 
 
 def _of_encoders(graph: gs.Graph) -> list[CodedCache]:
     """Return the caches that :func:`transforms.features.caches.store_passed.store_passed` stored."""
-    outputs, pairs, found = {str(one.name): one for one in graph.outputs}, found_pairs(graph), []
+    outputs, pairs, caches = {str(output.name): output for output in graph.outputs}, found_pairs(graph), []
     for past in graph.inputs:
         name = str(past.name)
         present = pairs.get(name, "")
         ends = (past, *([outputs[present]] if present else []))
         readers = [node for end in ends for node in end.outputs if node.op == "DequantizeLinear"]
         if past.dtype == np.int8 and readers and walk.is_given(readers[0].inputs[1]):
-            found.append(CodedCache(name, present, None, _along(readers[0], len(past.shape)), 8))
-    return found
+            caches.append(CodedCache(name, present, None, _along(readers[0], len(past.shape)), 8))
+    return caches
 
 
 def _places(node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor, int]]:
-    """Return what goes in and comes out of a node in codes, and whether it is the first or the second."""
+    """Return the past and present codes of a node, each with 0 for keys or a Concat, 1 for values."""
     if node.op == ATTENTION and BITS in node.attrs:
         places = [place for place in (0, 1) if KIND.format("kv"[place]) in node.attrs]
         return [(node.inputs[3 + place], node.outputs[1 + place], place) for place in places]
@@ -93,7 +93,7 @@ def _places(node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor, int]]:
 
 
 def _grid(node: gs.Node, place: int) -> tuple[int, Float32Array, int, Float32Array | None, Rotation | None]:
-    """Return the axis of the tokens of what a node keeps, the scale, its bits, the offset and rotation."""
+    """Return the token axis of a node's cache, its scale, bits, offset and rotation."""
     if node.op == ATTENTION:
         scale = _values(node.inputs[SCALES + place])
         shape = [1, int(node.attrs["kv_num_heads"]), 1, -1]
@@ -107,7 +107,7 @@ def _grid(node: gs.Node, place: int) -> tuple[int, Float32Array, int, Float32Arr
 
 
 def _along(node: gs.Node, rank: int) -> Float32Array:
-    """Return the scales of a node in a shape that spreads over what it reads."""
+    """Return the scales of a node in a shape that broadcasts over its input."""
     scale, shape = _values(node.inputs[1]), [1] * rank
     if scale.ndim:
         shape[int(node.attrs["axis"])] = -1
@@ -115,9 +115,9 @@ def _along(node: gs.Node, rank: int) -> Float32Array:
 
 
 def _quantize(node: gs.Node) -> gs.Node | None:
-    """Return the node that quantizes what a Concat adds to a cache."""
-    made = walk.producer(node.inputs[1]) if len(node.inputs) > 1 else None
-    return made if made is not None and made.op == "QuantizeLinear" else None
+    """Return the node that quantizes the new tokens a Concat appends to a cache."""
+    maker = walk.producer(node.inputs[1]) if len(node.inputs) > 1 else None
+    return maker if maker is not None and maker.op == "QuantizeLinear" else None
 
 
 def _values(tensor: gs.Tensor) -> Float32Array:

@@ -1,4 +1,4 @@
-"""Keys and values of an encoder in int8, with scales from the float model on samples."""
+"""Store keys and values of an encoder in int8, with scales from the float model on samples."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from transforms.quantize_caches import quantize_caches
 
 
 def store_encoder_caches(work: Work, passed: Sequence[PassedState], feeds: Sequence[Feed]) -> list[str]:
-    """Store keys and values of an encoder in int8; return lines on them."""
+    """Store keys and values of an encoder in int8; return the lines that report it."""
     assert work.source is not None, "asked for before"
     if not passed:
         return []
-    axes = {one.name: one.channels for one in passed}
-    fed = {one.name: str(one.past.name) for one in passed}
+    axes = {state.name: state.channels for state in passed}
+    fed = {state.name: str(state.past.name) for state in passed}
     scales = cache_scales(work.source.open(work.options.run), axes, feeds, fed=fed)
-    others = [str(one.past.name) for one in passed if not one.is_made_here]
+    from_other_model = [str(state.past.name) for state in passed if not state.is_made_here]
     quantize_caches(work.graph, scales)
     lines = [f"Stored in int8: {counted(len(passed), 'cache')} of an encoder"]
-    if others:
+    if from_other_model:
         how = "feed its numbers divided by the scale of their DequantizeLinear, rounded"
-        lines.append(f"Computed by another model: {some_names(others)}: {how}")
+        lines.append(f"Computed by another model: {some_names(from_other_model)}: {how}")
     return lines

@@ -10,7 +10,7 @@ from transforms.pipelines.later import later
 
 
 def view(graph: gs.Graph) -> ModelView | None:
-    """Return how a model is run that keeps caches in few bits, None for another with inputs of 8 bits."""
+    """Return the view of a model with caches in few bits, or None for another model with 8-bit inputs."""
     from transforms.features.caches.cache_view import CacheView
     from transforms.features.caches.coded_caches import coded_caches
 

@@ -1,8 +1,8 @@
-"""Attentions whose caches stay in 8 bits beside others in 4, by the divergence that they leave.
+"""Choose the attentions whose caches stay in 8 bits while others have 4, by the divergence of outputs.
 
-All in 4 bits are measured first. Where that is too much, each attention is measured alone, on one text, in
-the float model: divergences of attentions add up within a tenth. Those that get 4 bits are then measured
-together.
+First all caches are measured in 4 bits. Where that is too much, each attention is measured alone, on one
+text, in the float model: divergences of attentions add up within a tenth. Those chosen for 4 bits are then
+measured together.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from transforms.run.events import Events, each_told
 from transforms.runtime.session import RunOptions
 
 MOST_NATS = 0.015
-"""The divergence that caches in 4 bits may leave on the samples; texts that chose nothing, twice as
-long, have 0.029 with weights in int8, 42 of the 60 caches of SmolLM2-135M in 4 bits."""
+"""Limit in nats of the divergence that caches in 4 bits may cause on the samples. Unseen texts, twice as
+long, have 0.029 with weights in int8 and 42 of the 60 caches of SmolLM2-135M in 4 bits."""
 
 Arrays = Mapping[str, Float32Array]
 
 _MOST_SAMPLES = 4
-"""Samples on which caches are compared; attentions, one by one, on the longest."""
+"""Samples on which caches are compared; single attentions are compared on the longest one."""
 
 
 @dataclass(frozen=True)
 class Finer:
-    """Names of the caches that stay in 8 bits, and the divergence that all in 4 bits would leave."""
+    """Names of the caches that stay in 8 bits, and the divergence with all caches in 4 bits."""
 
     names: frozenset[str] = frozenset()
     nats: float = 0.0
 
     def __str__(self) -> str:
-        """Say why they do."""
+        """Return the reason in words."""
         return f"since all in int4 cost a KL divergence of {self.nats:.2g} nats, more than {MOST_NATS}"
 
 
 def finer_caches(
     graph: gs.Graph, grids: tuple[Arrays, Arrays], feeds: Sequence[Feed], run: RunOptions, events: Events
 ) -> Finer:
-    """Return which caches of a float model need 8 bits, where others have 4, with scales and offsets.
+    """Return the caches of a float model that need 8 bits where others have 4, given scales and offsets.
 
-    The attentions of least divergence have 4 bits, as many as have no more than ``MOST_NATS`` together. None
-    is finer in a model that makes no probabilities of tokens, or not the same of a text in two steps.
+    As many attentions get 4 bits, those of least divergence first, as stay below ``MOST_NATS`` together. No
+    cache is finer if the model has no token probabilities, or if a text in two steps gives other outputs.
     """
     by_length = sorted(feeds[:_MOST_SAMPLES], key=_numbers, reverse=True)
     judge = Judge(graph, by_length, replace(run, simulate=True))
     reference = judge.reference
     places = reference.tokens(reference.outputs)
-    whole = copy_graph(graph)
+    quantized = copy_graph(graph)
     scales, offsets = grids
-    quantize_caches(whole, scales, bits=4, offsets=offsets)
-    view = CacheView(coded_caches(whole))
+    quantize_caches(quantized, scales, bits=4, offsets=offsets)
+    view = CacheView(coded_caches(quantized))
     steps = view.in_steps(graph, reference.run, reference.feeds) if places else None
     if steps is None:
         return Finer()
@@ -76,17 +76,21 @@ def finer_caches(
     groups = _of_nodes(find_caches(graph, 4), scales)
     progress = events.phase("comparing caches", "attention")
     nats = {label: _nats(groups[label], [0]) for label in each_told(groups, progress, len(groups))}
-    kept = within(nats, MOST_NATS, spent, lambda labels: _nats(chain(*map(groups.__getitem__, labels))))
-    return Finer(frozenset(chain(*(names for label, names in groups.items() if label not in kept))), spent)
+    labels_in_4_bits = within(
+        nats, MOST_NATS, spent, lambda labels: _nats(chain(*map(groups.__getitem__, labels)))
+    )
+    return Finer(
+        frozenset(chain(*(names for label, names in groups.items() if label not in labels_in_4_bits))), spent
+    )
 
 
 def within(
     nats: Mapping[str, float], most: float, spent: float, measure: Callable[[Sequence[str]], float]
 ) -> list[str]:
-    """Return the labels of least divergence that leave ``most`` together, as they are measured together.
+    """Return the labels of least divergence that together, as measured, stay within ``most``.
 
-    ``nats``: of each label alone; ``spent``: of all together, more than ``most``. Those that are left have
-    the share of what they leave together that they have of the sum.
+    ``nats``: of each label alone; ``spent``: of all together, more than ``most``. The labels that remain are
+    assumed to keep their share of the sum.
     """
     kept = sorted(nats, key=lambda label: nats[label])
     while kept and not spent <= most:
@@ -102,7 +106,7 @@ def _numbers(feed: Feed) -> int:
 
 
 def _of_nodes(caches: Sequence[Cache], scales: Arrays) -> dict[str, list[str]]:
-    """Return the names of the caches of each node."""
+    """Return the names of the caches of each attention node."""
     groups: dict[str, list[str]] = {}
     for cache in caches:
         if cache.present.name in scales:

@@ -1,8 +1,8 @@
-"""Offsets and matrices with which keys in 4 bits leave least of an error in the scores of their queries.
+"""Fit offsets and matrices that minimize the error of attention scores with keys in 4 bits.
 
-The offset is the mean key of first tokens, to which most heads give a large share of each sum: less by it
-they round to 0. The matrix balances the energies of keys and queries, as balanced truncation does, and
-spreads them over all channels: with steps that are alike, the error of a score is the least.
+The offset is the mean key of first tokens, to which most heads give a large share of each sum: less this
+offset they round to 0. The matrix balances the energies of keys and queries, as balanced truncation does, and
+spreads them over all channels: with equal steps, that minimizes the error of a score.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from transforms.run.run_model import open_model
 from transforms.runtime.session import RunOptions
 
 _OF_SAMPLES = 0.5
-"""The share that products of different channels have, since other texts have others: on SmolLM2-135M the
-divergence of keys in 4 bits on texts twice as long is 0.021 nats; 0.029 with 1; 0.051 without a rotation."""
+"""Weight of products of different channels, which vary between texts: on SmolLM2-135M the divergence of
+keys in 4 bits on texts twice as long is 0.021 nats; 0.029 with 1; 0.051 without a rotation."""
 
 MARGIN = 1.15
-"""How much larger scales of rotated keys are than those of least error: without, 0.025."""
+"""Factor on scales of rotated keys over those of least error: without it, 0.025."""
 
 _LEAST = 1e-6
 
 
 def fit_rotations(graph: gs.Graph, feeds: Sequence[Feed], run: RunOptions) -> dict[str, Rotation]:
-    """Return the rotations of keys by the names of their outputs in a float model, of those that take one.
+    """Return the rotations of keys in a float model, by name of the output, where the attention takes one.
 
-    None of keys that are empty or not finite on the samples.
+    Keys that are empty or not finite on the samples get none.
     """
     shown = copy_graph(graph)
-    caches = [one for one in find_caches(shown) if one.takes_rotation]
+    caches = [cache for cache in find_caches(shown) if cache.takes_rotation]
     if not caches:
         return {}
-    write_rotary_apart(shown, [one.node for one in caches])
-    pairs = [(one.node.inputs[QUERY], str(one.present.name)) for one in caches]
-    known = {str(one.name) for one in shown.outputs}
-    shown.outputs += [queries for queries, _ in pairs if queries.name not in known]
+    write_rotary_apart(shown, [cache.node for cache in caches])
+    pairs = [(cache.node.inputs[QUERY], str(cache.present.name)) for cache in caches]
+    output_names = {str(output.name) for output in shown.outputs}
+    shown.outputs += [queries for queries, _ in pairs if queries.name not in output_names]
     names = [(str(queries.name), keys) for queries, keys in pairs]
     model, sums = open_model(shown, run), dict[str, _Sums]()
     for feed in feeds:
-        made = model.run(feed, list(dict.fromkeys(name for pair in names for name in pair)))
+        arrays = model.run(feed, list(dict.fromkeys(name for pair in names for name in pair)))
         for queries, keys in names:
-            if made[keys].size:
-                found = _Sums.of(made[queries].astype(np.float64), made[keys].astype(np.float64))
-                sums[keys] = found if keys not in sums else sums[keys].plus(found)
-    return {name: found.rotation() for name, found in sums.items() if found.is_finite}
+            if arrays[keys].size:
+                sample_sums = _Sums.of(arrays[queries].astype(np.float64), arrays[keys].astype(np.float64))
+                sums[keys] = sample_sums if keys not in sums else sums[keys].plus(sample_sums)
+    return {name: total.rotation() for name, total in sums.items() if total.is_finite}
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """Products of channels of ``queries`` and of ``keys``, sums of keys and of ``first`` ones, and counts."""
+    """Channel products of ``queries`` and ``keys``, sums of all keys and of ``first`` keys, and counts."""
 
     queries: Float64Array
     keys: Float64Array
@@ -68,7 +68,7 @@ class _Sums:
 
     @classmethod
     def of(cls, queries: Float64Array, keys: Float64Array) -> _Sums:
-        """Return those of queries [batch, tokens, channels of all heads] and keys of heads."""
+        """Return the sums of queries [batch, tokens, channels of all heads] and keys by heads."""
         texts, heads, tokens, size = keys.shape
         rows = queries.reshape(*queries.shape[:2], heads, -1, size)
         return cls(
@@ -86,8 +86,8 @@ class _Sums:
 
     @property
     def is_finite(self) -> bool:
-        """Whether all products are."""
-        return all(np.isfinite(one).all() for one in (self.queries, self.keys, self.sum))
+        """Whether all sums are finite."""
+        return all(np.isfinite(sums).all() for sums in (self.queries, self.keys, self.sum))
 
     def rotation(self) -> Rotation:
         """Return the rotation for these queries and keys."""
@@ -100,19 +100,21 @@ class _Sums:
 
 
 def balancing(keys: Float64Array, queries: Float64Array) -> Float64Array:
-    """Return the matrix M with which k M and M^-1 q have the same products of channels, alike in each.
+    """Return the matrix M for which k M and M^-1 q have the same channel products, spread evenly.
 
-    ``keys``, ``queries``: their products of channels, sums over tokens.
+    ``keys``, ``queries``: their channel products summed over tokens.
     """
     root = np.linalg.cholesky(_shrunk(keys))
     axes, sizes, _ = np.linalg.svd(root.T @ _shrunk(queries) @ root)
     inverse = root @ axes / sizes**0.25  # as columns, the axes in which both are the same
-    found: Float64Array = np.linalg.inv(inverse).T @ spreading(len(keys))
-    return found
+    matrix: Float64Array = np.linalg.inv(inverse).T @ spreading(len(keys))
+    return matrix
 
 
 def _shrunk(products: Float64Array) -> Float64Array:
-    own, mean = np.diag(np.diag(products)), np.trace(products) / len(products)
+    diagonal, mean = np.diag(np.diag(products)), np.trace(products) / len(products)
     least = _LEAST * mean if mean else 1.0  # so that a head of zeros stays as it is
-    found: Float64Array = _OF_SAMPLES * products + (1 - _OF_SAMPLES) * own + least * np.eye(len(products))
-    return found
+    shrunk: Float64Array = (
+        _OF_SAMPLES * products + (1 - _OF_SAMPLES) * diagonal + least * np.eye(len(products))
+    )
+    return shrunk

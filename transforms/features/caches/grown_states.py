@@ -1,7 +1,7 @@
-"""States that grow with each step, and those that are passed on as they are or computed from no state.
+"""Tell states that grow with each step from states that are passed on unchanged or computed from no state.
 
-A decoder that reads an encoder keeps the keys and values of what the encoder made: it takes them and returns
-them, or computes them in the branch of an If for the first step. Caches of its own tokens grow.
+A decoder that reads an encoder keeps keys and values of the encoder's output: it takes and returns them, or
+computes them in a branch of an If for the first step. Caches of its own tokens grow.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _MOVES = frozenset({"Identity", "Cast", "Reshape", "Transpose", "Squeeze", "Unsq
 
 
 def grown_by(state: gs.Tensor, inputs: Iterable[gs.Tensor]) -> gs.Node | None:
-    """Return the node that makes a state of what is new in a step and of one of these inputs, None of others.
+    """Return the node that appends the new tokens of a step to one of these inputs, or None.
 
-    None for a state that is an input as it is, or follows from others than these, in each branch of an If. So
-    is one whose sizes are all known: no step makes it longer.
+    None for a state that is an unchanged input, or is computed from other inputs, in each branch of an If;
+    and for one whose sizes are all fixed, which no step makes longer.
     """
     if state.shape and all(isinstance(size, int) for size in state.shape):
         return None
@@ -40,7 +40,7 @@ def grown_by(state: gs.Tensor, inputs: Iterable[gs.Tensor]) -> gs.Node | None:
 
 
 def _depends_on(inputs: set[int], node: gs.Node) -> bool:
-    """Return whether a node reads one of these inputs, or what follows from it."""
+    """Return whether a node depends on one of these inputs."""
     waiting, seen = [node], {id(node)}
     while waiting:
         for tensor in walk.reads(waiting.pop()):

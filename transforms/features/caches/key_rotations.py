@@ -1,7 +1,7 @@
 """Keys stored as (k - offset) @ M, with queries multiplied by the inverse of M.
 
-The matrix leaves each score as it is, and the offset changes all scores of a query by one number, which a
-softmax does not see. A rotary embedding inside the attention has to come before both: it is written apart.
+The matrix leaves each score unchanged; the offset shifts all scores of a query by the same number, to which
+softmax is invariant. A rotary embedding fused into the attention must come first: it is written as a node.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _HEADS_FIRST = [0, 2, 1, 3]
 
 @dataclass(frozen=True)
 class Rotation:
-    """The ``offset`` [heads, channels] that keys are kept less by, and the ``matrix`` that they are times.
+    """The ``offset`` [heads, channels] subtracted from keys, then the ``matrix`` that multiplies them.
 
-    ``matrix``: [heads, channels, channels], from channels of the model to those that are kept.
+    ``matrix``: [heads, channels, channels], from the model's channels to the stored ones.
     """
 
     offset: Float32Array
@@ -37,22 +37,22 @@ class Rotation:
 
     @property
     def of_queries(self) -> Float32Array:
-        """The matrix that queries are times, for each head of keys."""
+        """The matrix that multiplies queries, for each head of keys."""
         inverse: Float64Array = np.linalg.inv(self.matrix.astype(np.float64))
         return np.asarray(inverse.swapaxes(1, 2), np.float32)
 
     def kept(self, keys: Float32Array) -> Float32Array:
-        """Return what is kept of keys [batch, heads, tokens, channels]."""
+        """Return the stored form of keys [batch, heads, tokens, channels]."""
         found: Float32Array = ((keys - self.offset[:, None]) @ self.matrix).astype(np.float32, copy=False)
         return found
 
     def keys(self, kept: Float32Array) -> Float32Array:
-        """Return the keys that are kept so."""
+        """Return the keys of their stored form."""
         return kept @ self.of_queries.swapaxes(1, 2) + self.offset[:, None]
 
 
 def takes_rotation(node: gs.Node) -> bool:
-    """Return whether a GroupQueryAttention reads queries and keys apart, and its scores go to a softmax."""
+    """Return whether a GroupQueryAttention has separate queries and keys, whose scores go to a softmax."""
     is_apart = len(node.inputs) > _LENGTHS and not node.inputs[KEY].is_empty()
     is_plain = takes_offset(node) and not node.attrs.get("softcap") and len(node.outputs) <= _MADE
     if not (is_apart and is_plain and isinstance((node.inputs[_PAST].shape or [None])[-1], int)):
@@ -61,24 +61,24 @@ def takes_rotation(node: gs.Node) -> bool:
 
 
 def write_rotary_apart(graph: gs.Graph, nodes: Sequence[gs.Node]) -> None:
-    """Write the rotary embeddings of attentions as nodes before these, which make the same numbers."""
-    names, known = walk.Names(graph), dict[int, gs.Tensor]()
+    """Replace the fused rotary embeddings of attentions by nodes that compute the same numbers."""
+    names, positions_by_lengths = walk.Names(graph), dict[int, gs.Tensor]()
     for node in nodes:
         if not node.attrs.get("do_rotary"):
             continue
         new = _Nodes(names)
-        given = node.inputs[_POSITIONS] if len(node.inputs) > _POSITIONS else gs.Variable.empty()
+        positions = node.inputs[_POSITIONS] if len(node.inputs) > _POSITIONS else gs.Variable.empty()
         lengths = node.inputs[_LENGTHS]
-        if given.is_empty():
-            if id(lengths) not in known:
-                known[id(lengths)] = new.positions(node.inputs[QUERY], lengths)
-            given = known[id(lengths)]
+        if positions.is_empty():
+            if id(lengths) not in positions_by_lengths:
+                positions_by_lengths[id(lengths)] = new.positions(node.inputs[QUERY], lengths)
+            positions = positions_by_lengths[id(lengths)]
         for place, heads in ((QUERY, "num_heads"), (KEY, "kv_num_heads")):
             attributes = {"interleaved": int(node.attrs.get("rotary_interleaved", 0))}
-            part, whole = 2 * int(node.inputs[_COS].shape[-1]), int(node.inputs[_PAST].shape[-1])
-            if part < whole:
-                attributes |= {"num_heads": int(node.attrs[heads]), "rotary_embedding_dim": part}
-            source = [node.inputs[place], given, *node.inputs[_COS : _SIN + 1]]
+            rotated_size, head_size = 2 * int(node.inputs[_COS].shape[-1]), int(node.inputs[_PAST].shape[-1])
+            if rotated_size < head_size:
+                attributes |= {"num_heads": int(node.attrs[heads]), "rotary_embedding_dim": rotated_size}
+            source = [node.inputs[place], positions, *node.inputs[_COS : _SIN + 1]]
             node.inputs[place] = new.add("RotaryEmbedding", source, **attributes)
         for place in range(_COS, min(_POSITIONS + 1, len(node.inputs))):
             node.inputs[place] = gs.Variable.empty()
@@ -87,7 +87,7 @@ def write_rotary_apart(graph: gs.Graph, nodes: Sequence[gs.Node]) -> None:
 
 
 def rotate_keys(graph: gs.Graph, rotated: Sequence[tuple[gs.Node, Rotation]]) -> None:
-    """Let attentions keep keys less an offset and times a matrix; what else they make stays."""
+    """Let attentions store keys less an offset and times a matrix; their other outputs are unchanged."""
     write_rotary_apart(graph, [node for node, _ in rotated])
     names = walk.Names(graph)
     for node, rotation in rotated:
@@ -103,12 +103,12 @@ def rotate_keys(graph: gs.Graph, rotated: Sequence[tuple[gs.Node, Rotation]]) ->
 
 
 def key_rotation(node: gs.Node) -> Rotation | None:
-    """Return how an attention keeps its keys, as :func:`rotate_keys` wrote it; None if it did not."""
+    """Return how an attention stores its keys, as written by :func:`rotate_keys`, or None."""
     keys, queries = (_product(node.inputs[place]) for place in (KEY, QUERY))
     take = walk.producer(keys.inputs[0]) if keys is not None else None
     if keys is None or queries is None or take is None or take.op != "Sub":
         return None
-    offset, matrix, inverse = (_values(one.inputs[1]) for one in (take, keys, queries))
+    offset, matrix, inverse = (_values(operation.inputs[1]) for operation in (take, keys, queries))
     if offset is None or matrix is None or inverse is None or matrix.ndim != offset.ndim:
         return None
     rotation = Rotation(offset[:, 0], matrix)
@@ -117,7 +117,7 @@ def key_rotation(node: gs.Node) -> Rotation | None:
 
 
 def _product(tensor: gs.Tensor) -> gs.Node | None:
-    """Return the product with matrices of heads that a flat tensor is."""
+    """Return the product with matrices of heads that makes a flat tensor, or None."""
     for op in ("Reshape", "Transpose", "MatMul"):
         node = walk.producer(tensor)
         if node is None or node.op != op:
@@ -139,7 +139,7 @@ class _Nodes:
     def add(
         self, op: str, inputs: Sequence[gs.Tensor], dtype: type = np.float32, /, **attributes: object
     ) -> gs.Tensor:
-        """Add a node, and return what it makes."""
+        """Add a node and return its output."""
         made = gs.Variable(self._names.derive(inputs[0].name, op.lower()), np.dtype(dtype))
         domain = RUNTIME_DOMAIN if op == "RotaryEmbedding" else None
         label = self._names.derive(made.name, "node")
@@ -150,20 +150,20 @@ class _Nodes:
         return gs.Constant(self._names.derive("rotation", "constant"), np.ascontiguousarray(array))
 
     def apart(self, tensor: gs.Tensor, like: Float32Array, groups: int) -> gs.Tensor:
-        """Return heads like those of an offset, a number of them for each, before the tokens."""
+        """Split a tensor into heads like those of an offset, ``groups`` for each, before the token axis."""
         shape = np.array([0, 0, groups * len(like), like.shape[1]])
         heads = self.add("Reshape", [tensor, self.constant(shape)])
         return self.add("Transpose", [heads], perm=_HEADS_FIRST)
 
     def together(self, tensor: gs.Tensor, channels: int) -> gs.Tensor:
-        """Return heads as the channels of tokens."""
+        """Return heads merged into the channels of tokens."""
         transposed = self.add("Transpose", [tensor], perm=_HEADS_FIRST)
         return self.add("Reshape", [transposed, self.constant(np.array([0, 0, channels]))])
 
     def positions(self, queries: gs.Tensor, lengths: gs.Tensor) -> gs.Tensor:
-        """Return the positions of queries as an attention counts them: the last is the length of a text.
+        """Return the positions of queries as the attention counts them: the last one is the text's length.
 
-        A text with fewer tokens than its row begins at 0.
+        In a batch, a text with fewer tokens than its row starts at 0.
         """
         zero, one = (self.constant(np.array(number)) for number in (0, 1))
         count = self.add("Gather", [self.add("Shape", [queries], np.int64), one], np.int64)
@@ -175,6 +175,6 @@ class _Nodes:
         return self.add("Add", [first, steps], np.int64)
 
     def put_before(self, graph: gs.Graph, node: gs.Node) -> None:
-        """Put the nodes into a graph."""
+        """Insert the nodes into a graph before a node."""
         where = position(graph, node)
         graph.nodes[where:where] = self._new

@@ -1,7 +1,7 @@
-"""Keys and values that a decoder takes from an encoder: computed once, and handed out as they were taken.
+"""Keys and values that a decoder takes from an encoder, computed once and returned unchanged.
 
-A decoder takes them and returns them, or computes them in the branch of an If for the first step; the other
-branch returns what it took, or nothing. Others take them alone, from another model.
+A decoder takes and returns them, or computes them in a branch of an If for the first step; the other branch
+returns what was taken, or nothing. Some decoders only take them, from another model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transforms.graph.rewire import onnx_op
 from transforms.graph.state_outputs import found_pairs
 
 PASSES = ("Identity", "Cast")
-"""Nodes between what is taken and what is handed out."""
+"""Nodes that may stand between the input and the output."""
 
 LEAST_RANK = 3  # batch, positions, channels
 
@@ -30,58 +30,58 @@ _FLOATS = (dtypes.FLOAT, dtypes.FLOAT16)
 
 @dataclass(frozen=True)
 class PassedState:
-    """An input of keys or values, and the output that hands them out, if one does."""
+    """An input of keys or values, and the output that returns it, if there is one."""
 
     past: gs.Variable
     present: gs.Variable | None = None
 
     @property
     def name(self) -> str:
-        """The name of the output, or of an input alone."""
+        """The name of the output, or of the input without one."""
         return str((self.past if self.present is None else self.present).name)
 
     @property
     def is_made_here(self) -> bool:
         """Whether a branch of the model computes it for the first step."""
-        made = [] if self.present is None else leaves(self.present)
-        return any(leaf is not self.past and not isinstance(leaf, gs.Constant) for leaf in made)
+        ends = [] if self.present is None else leaves(self.present)
+        return any(leaf is not self.past and not isinstance(leaf, gs.Constant) for leaf in ends)
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """The axes that scales belong to: those whose size is known, without the batch."""
+        """The axes along which scales differ: those of fixed size, without the batch."""
         return tuple(axis for axis, size in enumerate(self.past.shape) if axis and isinstance(size, int))
 
 
 def find_passed(graph: gs.Graph) -> list[PassedState]:
     """Return the states of a float model that attentions read as keys or values and no step changes.
 
-    Raises ValueError for an input that outputs hand out, of which none is surely its own.
+    Raises ValueError for an input that is returned by an output which cannot be paired with it by name.
     """
     pairs = found_pairs(graph)
-    outputs = {str(one.name): one for one in graph.outputs}
-    fed = [one for one in graph.inputs if one.name in pairs]
+    outputs = {str(output.name): output for output in graph.outputs}
+    fed = [tensor for tensor in graph.inputs if tensor.name in pairs]
     handed = {id(tensor) for output in graph.outputs for tensor in leaves(output)}
-    found = []
+    states = []
     for past in graph.inputs:
         state = PassedState(past, outputs.get(pairs.get(str(past.name), "")))
         if not _is_float(past) or not _is_read(state):
             continue
         if state.present is not None:
-            found += [state] if _is_unchanged(state, fed) else []
+            states += [state] if _is_unchanged(state, fed) else []
         elif id(past) in handed:
             raise ValueError(f"input '{past.name}' is handed out, but no output is known to be its own")
         else:
-            found.append(state)
-    return found
+            states.append(state)
+    return states
 
 
 def leaves(tensor: gs.Tensor) -> Iterator[gs.Tensor]:
-    """Yield the tensors that one is, beyond Identity, Cast and the branches of If."""
+    """Yield the tensors from which a tensor is passed on by Identity, Cast and branches of If."""
     node = walk.producer(tensor)
     if node is not None and onnx_op(node) in PASSES:
         yield from leaves(node.inputs[0])
     elif node is not None and onnx_op(node) == "If":
-        place = next(i for i, one in enumerate(node.outputs) if one is tensor)
+        place = next(i for i, output in enumerate(node.outputs) if output is tensor)
         for body in walk.bodies(node):
             yield from leaves(body.outputs[place])
     else:
@@ -89,10 +89,10 @@ def leaves(tensor: gs.Tensor) -> Iterator[gs.Tensor]:
 
 
 def _is_read(state: PassedState) -> bool:
-    """Return whether attentions read a state, or the output that hands it out, and all in float32."""
+    """Return whether attentions read a state, or its output, and every reader takes float32."""
     present = [] if state.present is None else _between(state.present)
-    reads = [one for tensor in (state.past, *present) for one in walk.uses_beyond(tensor, _moves)]
-    return any(_is_attention(*one) for one in reads) and all(map(_reads_float, state.past.outputs))
+    reads = [use for tensor in (state.past, *present) for use in walk.uses_beyond(tensor, _moves)]
+    return any(_is_attention(*use) for use in reads) and all(map(_reads_float, state.past.outputs))
 
 
 def _moves(node: gs.Node, place: int) -> bool:
@@ -111,28 +111,28 @@ def _is_attention(node: gs.Node, place: int) -> bool:
 
 
 def _is_unchanged(state: PassedState, fed: Collection[gs.Tensor]) -> bool:
-    """Return whether an output is the state as it was taken, or made of no state."""
+    """Return whether an output is the unchanged state, or computed from no state."""
     past, present = state.past, state.present
     if present is None or past.dtype != present.dtype or len(present.shape or ()) != len(past.shape):
         return False
-    states = {id(one) for one in fed}
-    return all(_is_kept(one, past, states) for one in leaves(present))
+    states = {id(state_input) for state_input in fed}
+    return all(_is_kept(leaf, past, states) for leaf in leaves(present))
 
 
 def _is_kept(leaf: gs.Tensor, past: gs.Tensor, states: set[int]) -> bool:
-    """Return whether a tensor is the state, or made of no state, or nothing."""
+    """Return whether a tensor is the state, or computed from no state, or empty."""
     if leaf is past or isinstance(leaf, gs.Constant):
         return True
     return walk.producer(leaf) is not None and states.isdisjoint(walk.ancestors(leaf))
 
 
 def _reads_float(node: gs.Node) -> bool:
-    """Return whether a node reads a state as float32, or after a Cast to it."""
+    """Return whether a node reads a state as float32, or casts it to float32."""
     return not dtypes.is_type(node.inputs[0], dtypes.FLOAT16) or onnx_op(node) in ("Cast", "Shape")
 
 
 def _between(present: gs.Tensor) -> Iterator[gs.Tensor]:
-    """Yield an output and the tensors that it was before Identity and Cast."""
+    """Yield an output and the tensors it is computed from through Identity and Cast."""
     yield present
     node = walk.producer(present)
     if node is not None and onnx_op(node) in PASSES:
@@ -140,11 +140,13 @@ def _between(present: gs.Tensor) -> Iterator[gs.Tensor]:
 
 
 def _is_float(tensor: gs.Tensor) -> bool:
-    return len(tensor.shape or ()) >= LEAST_RANK and any(dtypes.is_type(tensor, one) for one in _FLOATS)
+    return len(tensor.shape or ()) >= LEAST_RANK and any(
+        dtypes.is_type(tensor, element) for element in _FLOATS
+    )
 
 
 def _is_computed(tensor: gs.Tensor) -> bool:
-    """Return whether a tensor is no weight, not even one in few bits."""
+    """Return whether a tensor is computed, not a weight nor a dequantized one."""
     way = _MOVES | {"DequantizeLinear"}
     while (node := walk.producer(tensor)) is not None and node.op in way:
         tensor = node.inputs[0]

@@ -24,7 +24,7 @@ from transforms.run.feeds import spread
 from transforms.widen_float16 import widen_float16
 
 _MOST_SAMPLES = 16
-"""Samples that scales are measured on."""
+"""Samples on which scales are measured."""
 
 _STORED = (
     "caches are those of float32 or float16 that a GroupQueryAttention, or a Concat of rank 3 or more, makes "
@@ -35,7 +35,7 @@ _STORED = (
 def store_caches(work: Work) -> None:
     """Store the caches of the quantized graph in few bits.
 
-    Raises ValueError for a model without caches, or with others that grow and cannot be quantized so.
+    Raises ValueError for a model without caches, and for one with growing states that cannot be quantized.
     """
     assert work.data is not None, "asked for before"
     graph, bits = work.graph, int(work.options.kv_cache.removeprefix("int"))
@@ -51,12 +51,14 @@ def store_caches(work: Work) -> None:
 
 
 def _store_grown(work: Work, caches: Sequence[Cache], feeds: Sequence[Feed]) -> list[str]:
-    """Store the caches that tokens make longer; return lines on them."""
+    """Store the caches that grow with tokens; return the lines that report it."""
     assert work.source is not None, "asked for before"
     graph, name, run = work.graph, work.options.kv_cache, work.options.run
     axes = {str(cache.present.name): cache.channels for cache in caches}
-    sizes = {str(one.present.name): math.prod(one.past.shape[i] for i in one.channels) for one in caches}
-    before = sum(sizes[str(one.present.name)] * one.past.dtype.itemsize for one in caches)
+    sizes = {
+        str(cache.present.name): math.prod(cache.past.shape[i] for i in cache.channels) for cache in caches
+    }
+    before = sum(sizes[str(cache.present.name)] * cache.past.dtype.itemsize for cache in caches)
     finer, after = Finer(frozenset(axes)), 0
     if name == "int4":
         fine = FourBits.of(_float_graph(work), feeds, run, work.events)
@@ -81,18 +83,18 @@ def _store_grown(work: Work, caches: Sequence[Cache], feeds: Sequence[Feed]) -> 
 
 
 def _left(work: Work, caches: Sequence[Cache], passed: Sequence[PassedState]) -> list[str]:
-    """Return the names of states that stay as they are.
+    """Return the names of states that stay in float.
 
-    Raises ValueError for one that grows, and for a model without caches that can be stored.
+    Raises ValueError for one that grows, and for a model with nothing to store.
     """
     graph, name = work.graph, work.options.kv_cache
-    pairs, stored = found_pairs(graph), {str(one.present.name) for one in caches}
-    stored |= {one.name for one in passed}
+    pairs, stored = found_pairs(graph), {str(cache.present.name) for cache in caches}
+    stored |= {state.name for state in passed}
     names = {*pairs.values()} - stored
-    others = [tensor for tensor in graph.outputs if tensor.name in names]
+    unstored = [tensor for tensor in graph.outputs if tensor.name in names]
     fed = [tensor for tensor in graph.inputs if tensor.name in pairs] + [cache.past for cache in caches]
-    grown = [(str(tensor.name), node) for tensor in others if (node := grown_by(tensor, fed))]
-    left = [str(tensor.name) for tensor in others]
+    grown = [(str(tensor.name), node) for tensor in unstored if (node := grown_by(tensor, fed))]
+    left = [str(tensor.name) for tensor in unstored]
     if grown or not stored:
         reason = f"no token makes {some_names(left)} longer" if left else "there is no cache"
         for output, node in grown[:1]:
@@ -103,7 +105,7 @@ def _left(work: Work, caches: Sequence[Cache], passed: Sequence[PassedState]) ->
 
 
 def _quantized(work: Work, stored: Container[str]) -> str:
-    """Return which cache of the float model the scheme has quantized, empty if none."""
+    """Return a message on the cache of the float model that the scheme has quantized, empty if none."""
     caches = find_caches(_float_graph(work), int(work.options.kv_cache.removeprefix("int")))
     lost = [cache for cache in caches if cache.present.name not in stored]
     if not lost:
@@ -114,7 +116,7 @@ def _quantized(work: Work, stored: Container[str]) -> str:
 
 
 def _float_graph(work: Work) -> gs.Graph:
-    """Return the float model as it was given, in float32."""
+    """Return the original float model in float32."""
     assert work.source is not None, "asked for before"
     graph = work.source.load()
     widen_float16(graph)

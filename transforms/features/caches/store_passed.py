@@ -1,6 +1,6 @@
-"""Keys and values of an encoder kept as integers: taken and handed out so, dequantized for attentions.
+"""Keep keys and values of an encoder as integers in inputs and outputs; dequantize them for attentions.
 
-What the branch of an If computes for the first step is quantized there.
+Keys and values that a branch of an If computes for the first step are quantized in that branch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INT8 = np.dtype(np.int8)
 def store_passed(
     graph: gs.Graph, state: PassedState, scale: Float32Array, axis: dict[str, int], names: walk.Names
 ) -> None:
-    """Keep a state in int8, with scales along an axis, or one for all where none is given."""
+    """Keep a state in int8, with scales along an axis, or a single scale if ``axis`` is empty."""
     grid = (
         gs.Constant(names.derive(state.name, "scale"), scale),
         gs.Constant(names.derive(state.name, "zero_point"), np.zeros(scale.shape, np.int8)),
@@ -36,7 +36,7 @@ def store_passed(
 
 @dataclass(frozen=True)
 class _Writer:
-    """What a state is written with."""
+    """The state, its grid and names, for the nodes to write."""
 
     state: PassedState
     grid: tuple[gs.Constant, gs.Constant]
@@ -44,21 +44,21 @@ class _Writer:
     names: walk.Names
 
     def hand_out(self, graph: gs.Graph, present: gs.Variable) -> None:
-        """Let an output have integers; what reads it in float keeps what it was made of."""
+        """Change an output to integers; its float readers keep reading the tensor before."""
         stored = self.stored(graph, present)
-        whole = gs.Variable(present.name, INT8, present.shape)
-        present.name = self.names.derive(whole.name, "float")
+        integers = gs.Variable(present.name, INT8, present.shape)
+        present.name = self.names.derive(integers.name, "float")
         maker = walk.producer(stored)
         if maker is None:
-            keep = gs.Node("Identity", self.names.derive(whole.name, "keep"), {}, [stored], [whole])
+            keep = gs.Node("Identity", self.names.derive(integers.name, "keep"), {}, [stored], [integers])
             graph.nodes.append(keep)
         else:
-            walk.redirect(stored, whole)
-            walk.replace_output(maker, stored, whole)
-        graph.outputs = [whole if one is present else one for one in graph.outputs]
+            walk.redirect(stored, integers)
+            walk.replace_output(maker, stored, integers)
+        graph.outputs = [integers if output is present else output for output in graph.outputs]
 
     def stored(self, graph: gs.Graph, tensor: gs.Tensor) -> gs.Tensor:
-        """Return the integers of a tensor of a graph: those that were taken, chosen, or made here."""
+        """Return the integers of a tensor: the input's, those of an If, or newly quantized ones."""
         node = walk.producer(tensor)
         if tensor is self.state.past or (node is not None and onnx_op(node) in PASSES):
             return tensor if node is None else self.stored(graph, node.inputs[0])
@@ -72,17 +72,17 @@ class _Writer:
 
     def _chosen(self, graph: gs.Graph, node: gs.Node, tensor: gs.Tensor) -> gs.Tensor:
         """Let the branches of an If return integers, and dequantize them for its consumers."""
-        place = next(i for i, one in enumerate(node.outputs) if one is tensor)
+        place = next(i for i, output in enumerate(node.outputs) if output is tensor)
         for body in walk.bodies(node):
-            made = self.stored(body, body.outputs[place])
-            if made is self.state.past:  # what a branch returns has to be its own
-                own = gs.Variable(self.names.derive(made.name, "kept"), INT8, made.shape)
+            result = self.stored(body, body.outputs[place])
+            if result is self.state.past:  # a branch must return a tensor of its own
+                returned = gs.Variable(self.names.derive(result.name, "kept"), INT8, result.shape)
                 body.nodes.append(
-                    gs.Node("Identity", self.names.derive(made.name, "keep"), {}, [made], [own])
+                    gs.Node("Identity", self.names.derive(result.name, "keep"), {}, [result], [returned])
                 )
-                made = own
+                result = returned
             before = body.outputs[place]
-            body.outputs[place] = made
+            body.outputs[place] = result
             _drop_unread(body, before)
         codes = gs.Variable(self.names.derive(tensor.name, "int8"), INT8, tensor.shape)
         node.outputs[place] = codes
@@ -91,12 +91,12 @@ class _Writer:
         return codes
 
     def read_taken(self, graph: gs.Graph) -> None:
-        """Dequantize what is taken for its consumers, after what is a Cast from float16."""
+        """Dequantize the input for its consumers, instead of a Cast from float16."""
         past = self.state.past
         numbers = gs.Variable(self.names.derive(past.name, "float"), np.dtype(np.float32), past.shape)
         if past.dtype != np.float32:
             for inner in walk.graphs(graph):
-                casts = [one for one in inner.nodes if onnx_op(one) == "Cast" and one.inputs[0] is past]
+                casts = [node for node in inner.nodes if onnx_op(node) == "Cast" and node.inputs[0] is past]
                 for cast in casts:
                     walk.redirect(cast.outputs[0], numbers)
                 drop(inner, casts)
@@ -114,9 +114,9 @@ class _Writer:
 
 
 def _drop_unread(graph: gs.Graph, tensor: gs.Tensor) -> None:
-    """Remove the nodes that passed a tensor on which nothing reads any more."""
-    node, ends, own = walk.producer(tensor), walk.outputs(graph), {id(one) for one in graph.nodes}
-    while node is not None and id(node) in own and onnx_op(node) in PASSES:
+    """Remove the nodes that passed on a tensor which nothing reads any more."""
+    node, ends, node_ids = walk.producer(tensor), walk.outputs(graph), {id(member) for member in graph.nodes}
+    while node is not None and id(node) in node_ids and onnx_op(node) in PASSES:
         if node.outputs[0].outputs or id(node.outputs[0]) in ends:
             return
         before = node.inputs[0]

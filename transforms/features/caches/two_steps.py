@@ -1,7 +1,7 @@
-"""Texts that a decoder reads in two steps, the second with the caches that the first has left.
+"""Run texts through a decoder in two steps, the second with the caches of the first.
 
-A sample often has an empty cache. What a model in use reads is a cache that was fed back: so is half of a
-sample here.
+Samples often have an empty cache, but a model in use reads caches that were fed back. In two steps, half of
+each sample is read with such a cache.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from transforms.run.run_model import Run
 from transforms.run.samples import IDS, MASK, POSITIONS, TYPES
 
 _TRIED = 16
-"""Tokens of a text that show whether two steps make what one makes."""
+"""Tokens of a text on which two steps are compared with one."""
 
 _AS_ONE = 1e-6
-"""Error by power up to which two steps make what one makes; orders of sums differ."""
+"""Relative error power within which two steps equal one; orders of sums differ."""
 
 Axes = Sequence[object]
 
 
 @dataclass(frozen=True)
 class TwoSteps:
-    """How the feeds of a model are cut in two: along axes of the new tokens, and of all up to them.
+    """How to split the feeds of a model in two along axes of new tokens and of all tokens so far.
 
-    ``shapes``: of the inputs, with numbers for known sizes and names or None for others; ``ids``: the input
-    of the new tokens; ``caches``: the output that each input of a cache is fed with; ``tokens``: an input of
-    a cache, and its axis that grows.
+    ``shapes``: of the inputs, with numbers for fixed sizes and names or None for others; ``ids``: the input
+    of the new tokens; ``caches``: by input of a cache, the output that feeds it; ``tokens``: an input of a
+    cache, and its axis that grows.
     """
 
     shapes: Mapping[str, Axes]
@@ -43,7 +43,7 @@ class TwoSteps:
 
     @classmethod
     def of(cls, graph: gs.Graph, caches: Sequence[CodedCache]) -> TwoSteps | None:
-        """Return how to cut the feeds of a float model with such caches; None without an input of tokens."""
+        """Return how to split the feeds of a float model with such caches, or None without token inputs."""
         grown = [(one, one.tokens) for one in caches if one.tokens is not None]
         pairs = {one.past: one.present for one, _ in grown}
         shapes: dict[str, Axes] = {str(one.name): one.shape or () for one in graph.inputs}
@@ -54,7 +54,7 @@ class TwoSteps:
         return cls(shapes, ids, pairs, *first) if ids and first else None
 
     def through(self, run: Run) -> Run:
-        """Return what runs a model in two steps; a text of one token in one."""
+        """Return a function that runs a model in two steps; a text of one token in one."""
 
         def _run(feed: Feed) -> Feed:
             if (count := feed[self.ids].shape[1]) < 2:
@@ -62,48 +62,48 @@ class TwoSteps:
             first = run(self._part(feed, 0, count // 2))
             rest = self._part(feed, count // 2, count)
             second = run({**rest, **{past: first[present] for past, present in self.caches.items()}})
-            known = self.caches.values()
+            cache_names = self.caches.values()
             return {
-                name: made if name in known else _joined(first[name], made, count)
-                for name, made in second.items()
+                name: array if name in cache_names else _joined(first[name], array, count)
+                for name, array in second.items()
             }
 
         return _run
 
     def agrees(self, run: Run, feed: Feed) -> bool:
-        """Return whether a model makes the same of the first tokens in two steps as in one.
+        """Return whether a model gives the same outputs for the first tokens in two steps as in one.
 
-        Not so of a text of one token.
+        False for a text of one token.
         """
         if (count := feed[self.ids].shape[1]) < 2:
             return False
         text = self._part(feed, 0, min(count, _TRIED))
         try:
-            whole, parts = run(text), self.through(run)(text)
-        except Exception:  # of the runtime, on shapes that are not those of a text: cut elsewhere
+            at_once, in_steps = run(text), self.through(run)(text)
+        except Exception:  # of the runtime: shapes that do not split as a text does
             return False
-        return all(_is_alike(array, parts[name]) for name, array in whole.items())
+        return all(_is_alike(array, in_steps[name]) for name, array in at_once.items())
 
     def _part(self, feed: Feed, start: int, end: int) -> dict[str, AnyArray]:
-        """Return the feed of the tokens from ``start`` to ``end``, with a mask of all up to the end."""
+        """Return the feed of tokens ``start`` to ``end``, with a mask of all tokens up to the end."""
         past, axis = self.tokens
         new, before = feed[self.ids].shape[1], feed[past].shape[axis]
-        found = dict(feed)
+        inputs = dict(feed)
         for name in feed.keys() - self.caches.keys():
             for place, size in enumerate(self.shapes[name]):
-                length = found[name].shape[place]
+                length = inputs[name].shape[place]
                 if self._is_of_new(name, place, size) and length == new:
-                    found[name] = found[name].take(range(start, end), place)
+                    inputs[name] = inputs[name].take(range(start, end), place)
                 elif place and not _is_known(size) and length == before + new:
-                    found[name] = found[name].take(range(before + end), place)
-        return found
+                    inputs[name] = inputs[name].take(range(before + end), place)
+        return inputs
 
     def _is_of_new(self, name: str, axis: int, size: object) -> bool:
         """Return whether an axis of an input counts the new tokens, by the name of its size or its own."""
         if name == MASK or _is_known(size):
             return False
-        known = name in (self.ids, POSITIONS, TYPES) and axis == 1
-        return known or (size is not None and size == self.shapes[self.ids][1])
+        is_token_input = name in (self.ids, POSITIONS, TYPES) and axis == 1
+        return is_token_input or (size is not None and size == self.shapes[self.ids][1])
 
 
 def _is_known(size: object) -> bool:
@@ -111,7 +111,7 @@ def _is_known(size: object) -> bool:
 
 
 def _joined(first: AnyArray, second: AnyArray, count: int) -> AnyArray:
-    """Return the outputs of two steps as one; those that have nothing for each token are of the second."""
+    """Concatenate the outputs of two steps along tokens; those without a token axis are the second's."""
     for axis, sizes in enumerate(zip(first.shape, second.shape, strict=True)):
         if sum(sizes) == count and sizes[0] == count // 2:
             return np.concatenate([first, second], axis)

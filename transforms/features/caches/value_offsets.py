@@ -1,7 +1,7 @@
-"""An offset of the values that an attention keeps: taken from what it reads, and added to what it makes.
+"""Store an attention's values less an offset: subtracted from its input, added to its output.
 
-The shares that an attention gives to tokens add up to 1, so that nothing else changes. Its softmax must have
-no share that belongs to no token: ``head_sink`` and ``smooth_softmax`` of GroupQueryAttention.
+Attention weights of a token add up to 1, so the output is unchanged. The softmax must not have a share that
+belongs to no token (``head_sink`` and ``smooth_softmax`` of GroupQueryAttention).
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ _SINK = 11
 
 
 def takes_offset(node: gs.Node) -> bool:
-    """Return whether the shares that a GroupQueryAttention gives to tokens add up to 1."""
+    """Return whether the attention weights of a GroupQueryAttention add up to 1."""
     sink = node.inputs[_SINK] if len(node.inputs) > _SINK else gs.Variable.empty()
     return sink.is_empty() and node.attrs.get("smooth_softmax") != 1
 
 
 def offset_values(graph: gs.Graph, node: gs.Node, offset: Float32Array, names: walk.Names) -> None:
-    """Let a GroupQueryAttention keep values less an ``offset`` [heads, channels]."""
+    """Let a GroupQueryAttention store values less an ``offset`` [heads, channels]."""
     place, before, after = _spread(node, offset)
-    values, made = node.inputs[place], node.outputs[0]
+    values, output = node.inputs[place], node.outputs[0]
     less = gs.Variable(names.derive(values.name, "less"), np.float32, values.shape)
-    inner = gs.Variable(names.derive(made.name, "less"), np.float32, made.shape)
+    inner = gs.Variable(names.derive(output.name, "less"), np.float32, output.shape)
     constants = [
-        gs.Constant(names.derive(one.name, "offset"), array)
-        for one, array in ((values, before), (made, after))
+        gs.Constant(names.derive(tensor.name, "offset"), array)
+        for tensor, array in ((values, before), (output, after))
     ]
     take = gs.Node("Sub", names.derive(values.name, "sub"), {}, [values, constants[0]], [less])
     node.inputs[place] = less
-    walk.replace_output(node, made, inner)
-    add = gs.Node("Add", names.derive(made.name, "add"), {}, [inner, constants[1]], [made])
+    walk.replace_output(node, output, inner)
+    add = gs.Node("Add", names.derive(output.name, "add"), {}, [inner, constants[1]], [output])
     where = position(graph, node)
     graph.nodes[where : where + 1] = [take, node, add]
 
 
 def value_offset(node: gs.Node) -> Float32Array | None:
-    """Return the offset [heads, channels] of an attention's values; None if it has none.
+    """Return the offset [heads, channels] of an attention's values, or None.
 
-    It has one if the same numbers are taken before and added after, and nothing else reads what it makes.
+    The same numbers must be subtracted before and added after, and nothing else may read the raw output.
     """
     take = walk.producer(node.inputs[_place(node)])
     if take is None or onnx_op(take) != "Sub" or not isinstance(take.inputs[1], gs.Constant):
@@ -70,9 +70,9 @@ def _place(node: gs.Node) -> int:
 
 
 def _spread(node: gs.Node, offset: Float32Array) -> tuple[int, Float32Array, Float32Array]:
-    """Return the input that values are in, what is taken from it, and what is added to what is made."""
+    """Return the input with the values, the array to subtract from it, and the array to add to the output."""
     heads, of_keys = int(node.attrs["num_heads"]), int(node.attrs["kv_num_heads"])
     flat, place = np.ascontiguousarray(offset, np.float32).reshape(-1), _place(node)
-    others = np.zeros((heads + of_keys) * offset.shape[1] if place == _PACKED else 0, np.float32)
+    of_other_inputs = np.zeros((heads + of_keys) * offset.shape[1] if place == _PACKED else 0, np.float32)
     after = np.repeat(offset, heads // of_keys, axis=0).reshape(-1)
-    return place, np.concatenate([others, flat]), np.ascontiguousarray(after, np.float32)
+    return place, np.concatenate([of_other_inputs, flat]), np.ascontiguousarray(after, np.float32)

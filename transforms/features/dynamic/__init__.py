@@ -1,1 +1,1 @@
-"""Products that round their inputs at run time: by rows or tensors, which multiply integers then."""
+"""Dynamic quantization: products round inputs at run time, by rows or tensors, and multiply integers."""

@@ -30,7 +30,7 @@ class Products:
 
 
 def roundings(graph: gs.Graph) -> Iterator[gs.Node]:
-    """Yield the nodes that compute in float only because rows are rounded."""
+    """Yield the nodes that compute in float only to round rows."""
     return (node for inner in walk.graphs(graph) for rows in rounded_rows(inner) for node in rows.nodes)
 
 

@@ -1,7 +1,7 @@
-"""Products that round their inputs at run time, written as what they compute in float.
+"""Rewrite products that round their inputs at run time as the float computation they stand for.
 
-Whoever compares layers finds a product of the float model's name, operator and output, with roundings before
-its inputs, as in models whose ranges are stored. Numbers are the same but for the order of sums.
+Comparisons of layers then find a product with the float model's name, operator and output, and roundings
+before its inputs, as in models with stored ranges. Results are the same up to the order of sums.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transforms.graph.rewire import Replacements, drop, onnx_op, position, take_
 
 @dataclass(frozen=True)
 class _Product:
-    """The nodes of a product, from the integers on, and the scales of the input and of the weight."""
+    """The integer product, the node of its result, and the scales of input and weight."""
 
     integers: gs.Node
     last: gs.Node
@@ -28,29 +28,29 @@ class _Product:
 
 
 def write_float_products(graph: gs.Graph) -> set[int]:
-    """Put a MatMul on dequantized numbers in the place of each product in integers.
+    """Replace each integer product by a MatMul on dequantized numbers.
 
-    Of products as :func:`transforms.quantize_dynamic.quantize_dynamic` and ONNX Runtime's quantizer write
-    them: MatMulInteger, Cast, Mul with the product of a DynamicQuantizeLinear's scale and a constant; and of
-    rows on ranges of their own, which are multiplied with their magnitudes before the MatMul. Does nothing to
-    others. Returns the ``id`` of nodes that are part of the rounding of rows.
+    Handles the products that :func:`transforms.quantize_dynamic.quantize_dynamic` and ONNX Runtime's
+    quantizer write (MatMulInteger, Cast, and Mul by the product of a DynamicQuantizeLinear's scale and a
+    constant), and rows with ranges of their own, which are multiplied by their magnitudes before the MatMul.
+    Leaves other products alone. Returns the ``id`` of nodes that round rows.
     """
     roundings = set[int]()
     for owner in walk.graphs(graph):
         for rows in list(rounded_rows(owner)):
             roundings.update(map(id, _scale_before(owner, rows, walk.Names(graph))))
-        found = [one for node in owner.nodes if (one := _product(node)) is not None]
+        products = [product for node in owner.nodes if (product := _product(node)) is not None]
         replacements, names = Replacements(owner), walk.Names(graph)
-        for one in found:
-            made = _float_product(one, names)
-            take_over(made[-1], one.last.outputs[0])
-            replacements.replace([one.integers, one.last], made)
+        for product in products:
+            nodes = _float_product(product, names)
+            take_over(nodes[-1], product.last.outputs[0])
+            replacements.replace([product.integers, product.last], nodes)
         replacements.place()
     return roundings
 
 
 def _scale_before(owner: gs.Graph, rows: RoundedRows, names: walk.Names) -> list[gs.Node]:
-    """Multiply rows with their magnitudes before the products; return the nodes that round them now."""
+    """Multiply rows by their magnitudes before the products; return the nodes that now round them."""
     divided = rows.dequantize.outputs[0]
     scaled = dtypes.variable(names.derive(divided.name, "scaled"), dtypes.FLOAT, rows.source)
     for product, after in rows.products:
@@ -63,7 +63,7 @@ def _scale_before(owner: gs.Graph, rows: RoundedRows, names: walk.Names) -> list
 
 
 def _product(node: gs.Node) -> _Product | None:
-    """Return the product that a node multiplies the integers of, None for other nodes and forms."""
+    """Return the product whose integers a node multiplies, or None for other nodes and forms."""
     if onnx_op(node) != "MatMulInteger" or not isinstance(node.inputs[1], gs.Constant):
         return None
     rounding, cast = walk.producer(node.inputs[0]), only_user(node, "Cast")
@@ -74,20 +74,20 @@ def _product(node: gs.Node) -> _Product | None:
     scales = walk.producer(factors[0]) if len(factors) == 1 else None
     if scales is None or onnx_op(scales) != "Mul":
         return None
-    own = [tensor for tensor in scales.inputs if isinstance(tensor, gs.Constant)]
-    if len(own) != 1 or not any(tensor is rounding.outputs[1] for tensor in scales.inputs):
+    weight_scales = [tensor for tensor in scales.inputs if isinstance(tensor, gs.Constant)]
+    if len(weight_scales) != 1 or not any(tensor is rounding.outputs[1] for tensor in scales.inputs):
         return None
-    return _Product(node, last, rounding.outputs[1], own[0])
+    return _Product(node, last, rounding.outputs[1], weight_scales[0])
 
 
-def _float_product(one: _Product, names: walk.Names) -> list[gs.Node]:
-    """Return the nodes that dequantize both operands, and their product, without an output."""
-    numbers, weight, *zeros = one.integers.inputs
+def _float_product(product: _Product, names: walk.Names) -> list[gs.Node]:
+    """Return the nodes that dequantize both operands, and the MatMul, whose output is still missing."""
+    numbers, weight, *zeros = product.integers.inputs
     source, stored = walk.producer(numbers), weight.values
     assert source is not None, "a rounding makes the numbers"
     data = dtypes.variable(names.derive(numbers.name, "dequantized"), dtypes.FLOAT, source.inputs[0])
     factor = gs.Variable(names.derive(weight.name, "dequantized"), np.float32, list(weight.shape))
-    scales = np.asarray(one.weight_scale.values, np.float32)
+    scales = np.asarray(product.weight_scale.values, np.float32)
     scale = scales.reshape(()) if scales.size == 1 else scales.reshape(-1)
     zero = np.zeros(scale.shape, stored.dtype)
     if len(zeros) > 1 and not zeros[1].is_empty():
@@ -98,9 +98,9 @@ def _float_product(one: _Product, names: walk.Names) -> list[gs.Node]:
         gs.Constant(names.derive(weight.name, "scale"), scale),
         gs.Constant(names.derive(weight.name, "zero_point"), zero),
     ]
-    on_data = [numbers, one.scale, *[z for z in zeros[:1] if not z.is_empty()]]
+    on_data = [numbers, product.scale, *[z for z in zeros[:1] if not z.is_empty()]]
     axis = {"axis": len(weight.shape) - 1}
-    label = one.integers.name
+    label = product.integers.name
     return [
         gs.Node(DEQUANTIZE_LINEAR, names.derive(label, "input"), {}, on_data, [data]),
         gs.Node(DEQUANTIZE_LINEAR, names.derive(label, "weight"), axis, [weight, *grid], [factor]),

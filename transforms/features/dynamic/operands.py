@@ -1,4 +1,4 @@
-"""Operands that products round at run time, whose outlying channels may be moved, and errors of rows."""
+"""Operands that only products rounded at run time read, whose outliers may be moved; the error of rows."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from transforms.plan.quant_spec import QuantSpec
 from transforms.plan.quantization_plan import QuantizationPlan
 
 _AT_RUN_TIME = QuantSpec(FORMATS["uint8"], symmetric=False)
-"""The grid of a tensor that is rounded at run time, by DynamicQuantizeLinear."""
+"""The grid of DynamicQuantizeLinear."""
 
 
 def dynamic_operands(plan: QuantizationPlan) -> list[Operand]:
-    """Return the operands that products alone round, at run time, to the range of the tensor or its rows.
+    """Return the operands that only dynamic products read, to the range of the tensor or of its rows.
 
-    Products of single channels cost the time of an Add: they pay where layers make no more than they read.
+    Products of single channels cost an Add: they pay where layers have no more outputs than inputs.
     """
     products = {id(node): node for node in dynamic_products(plan)}
-    tensors, found = {id(node.inputs[0]): node.inputs[0] for node in products.values()}, []
+    tensors, operands = {id(node.inputs[0]): node.inputs[0] for node in products.values()}, []
     for tensor in tensors.values():
         layers = layers_on(tensor)
         if not layers or not all(id(node) in products for node in layers):
@@ -37,19 +37,19 @@ def dynamic_operands(plan: QuantizationPlan) -> list[Operand]:
             continue
         if inputs_of(layers[0]).channels < LEAST_CHANNELS:
             continue
-        made = sum(outputs_of(node).channels for node in layers)
-        may_split = made <= inputs_of(layers[0]).channels
+        outputs = sum(outputs_of(node).channels for node in layers)
+        may_split = outputs <= inputs_of(layers[0]).channels
         grids = weight_grids(plan, layers)
         in_rows = rounds_rows(tensor, plan.scheme.dynamic_ranges)
         of_rows = partial(row_error, row_grid(tensor)) if in_rows else None
-        found.append(Operand(tensor, tuple(layers), _AT_RUN_TIME, grids, may_split, of_rows))
-    return found
+        operands.append(Operand(tensor, tuple(layers), _AT_RUN_TIME, grids, may_split, of_rows))
+    return operands
 
 
 def row_error(grid: RowGrid, held_out: Float32Array, norms: Float64Array, is_moved: bool) -> float:
-    """Return the mean squared error of what layers make that rounding rows, each to its range, causes.
+    """Return the mean squared error of the outputs of layers due to rounding each row to its own range.
 
-    ``norms``: of the weights' rows; ``is_moved``: nothing is known of the numbers that a move leaves.
+    ``norms``: of the weights' rows; ``is_moved``: after a move, nothing is known of the sign of the numbers.
     """
     grid = SYMMETRIC if is_moved else grid
     numbers = np.abs(held_out) if grid.of_magnitudes else held_out

@@ -1,4 +1,4 @@
-"""Outlying channels of what is rounded at run time, found without outputs that decide on them."""
+"""Find outlying channels of tensors that are rounded at run time, without judging outputs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _EACH = ROWS // FEEDS
 
 
 def move_unjudged(work: Work) -> None:
-    """Move outliers of tensors that products round at run time, as estimated on random tokens or numbers.
+    """Move outliers of tensors that dynamic products round, as estimated on random tokens or numbers.
 
-    On samples where there are any, and where the scheme leaves outliers open. A model that does not run on
-    random numbers keeps its outliers, which is noted.
+    Uses samples where there are any; does nothing unless the scheme leaves outliers open. A model that does
+    not run on random numbers keeps its outliers, which is noted.
     """
     if not work.asked.move_outliers or work.asked.outliers:
         return
@@ -32,15 +32,15 @@ def move_unjudged(work: Work) -> None:
     if moves:
         alone = work.scheme.with_(outliers=moves, equalize_layers=False, rotate_channels=False)
         change_channels(work, work.graph, alone, work.record)
-        work.base.graph = None  # has the form of before
+        work.base.graph = None  # it has the form before the move
     work.asked = work.asked.with_(outliers=moves, move_outliers=False)
     work.scheme = work.scheme.with_(outliers=moves, move_outliers=False)
 
 
 def _proposed(work: Work) -> dict[str, OutlierMove]:
-    """Return the moves, none for a model that is too large to run, or does not run, which is noted."""
+    """Return the moves; none, with a note, for a model that is too large or does not run."""
     operands = dynamic_operands(work.plan())
-    names = list(dict.fromkeys(str(one.tensor.name) for one in operands))
+    names = list(dict.fromkeys(str(operand.tensor.name) for operand in operands))
     if not names:
         return {}
     if too_large(work.graph):
@@ -56,12 +56,12 @@ def _proposed(work: Work) -> dict[str, OutlierMove]:
 
 
 def _rows(work: Work, names: list[str]) -> dict[str, list[Float32Array]]:
-    """Return rows of tensors of the float model, of each of some samples."""
-    found: dict[str, list[Float32Array]] = {name: [] for name in names}
+    """Return rows of tensors of the float model for each sample."""
+    rows: dict[str, list[Float32Array]] = {name: [] for name in names}
     model = InstrumentedModel[str](work.graph, (), work.options.run, watched=names)
     for feed in _feeds(work):
-        model.run(feed, see=lambda name, array: found[name].append(some_rows(array, _EACH)))
-    return found
+        model.run(feed, see=lambda name, array: rows[name].append(some_rows(array, _EACH)))
+    return rows
 
 
 def _feeds(work: Work) -> Iterable[Feed]:

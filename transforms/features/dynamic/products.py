@@ -1,4 +1,4 @@
-"""The products of a plan that round their activations at run time, and a model that says so in float."""
+"""The products of a plan that round their activations at run time, and their emulation in float."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from transforms.runtime_workarounds import sum_before_layernorm
 
 
 class DynamicProducts:
-    """The dynamic products of a plan whose graph is quantized next."""
+    """The dynamic products of a plan whose graph is about to be quantized."""
 
     def __init__(self, plan: QuantizationPlan) -> None:
         """Find the products."""
@@ -27,7 +27,7 @@ class DynamicProducts:
         self._nodes = dynamic_products(plan)
 
     def write(self, done: Record) -> None:
-        """Let them multiply integers, and count them."""
+        """Rewrite them to multiply integers, and count them."""
         if not self._nodes:
             return
         if count := quantize_dynamic(self._graph, ranges=self._ranges, nodes=self._nodes):
@@ -35,12 +35,12 @@ class DynamicProducts:
             sum_before_layernorm(self._graph)
 
     def emulate(self) -> None:
-        """Let them read what they would round their inputs to, in float."""
+        """Round their inputs and return to float, while the products stay float."""
         round_at_run_time(self._graph, self._nodes, self._ranges)
 
 
 def dynamic_products(plan: QuantizationPlan) -> list[gs.Node]:
-    """Return the products whose formats are dynamic and whose weights are integers, in bodies too."""
+    """Return the products with dynamic formats and integer weights, including those in bodies."""
     return [node for node in walk.nodes(plan.graph) if _is_dynamic(plan, node)]
 
 
@@ -52,10 +52,10 @@ def _is_dynamic(plan: QuantizationPlan, node: gs.Node) -> bool:
 
 
 def round_at_run_time(graph: gs.Graph, products: Sequence[gs.Node], ranges: str) -> None:
-    """Let dynamic products read what they would round their inputs to, in float.
+    """Insert before dynamic products the rounding of their inputs and the way back to float.
 
-    The products themselves stay float, so that their weights may be fed: the same numbers but for the order
-    of sums. ``ranges``: ``row`` or ``tensor``, as the scheme has it.
+    The products stay float, so that their weights may be fed; results are the same up to the order of sums.
+    ``ranges``: ``row`` or ``tensor``, as in the scheme.
     """
     names, insertions = walk.Names(graph), Insertions()
     rounding = RunTimeRounding(graph, names, ranges)
@@ -73,13 +73,13 @@ def round_at_run_time(graph: gs.Graph, products: Sequence[gs.Node], ranges: str)
 
 
 def _producer_in(owner: gs.Graph, tensor: gs.Tensor) -> gs.Node | None:
-    """Return the node that makes a tensor if it is one of a graph, None for what comes from outside."""
+    """Return the node that makes a tensor if it belongs to a graph, or None for an outer tensor."""
     producer = walk.producer(tensor)
     return producer if any(producer is node for node in owner.nodes) else None
 
 
 def _round_trip(tensor: gs.Tensor, rounding: RunTimeRounding) -> list[gs.Node]:
-    """Return the nodes that round a tensor, the last of which makes floats again."""
+    """Return the nodes that round a tensor and return it to float, in order."""
     operand, names = rounding.round(tensor), rounding.names
     if isinstance(operand, DividedRows):
         op, inputs = "Mul", [operand.divided, operand.factor]

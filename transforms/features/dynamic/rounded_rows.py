@@ -1,7 +1,7 @@
-"""Rows that a model rounds at run time, each to its own range, found again in the nodes that do it.
+"""Find the nodes that round rows at run time, each to its own range.
 
-:mod:`transforms.features.dynamic.rounding` writes them: rows are divided by their largest magnitudes and
-rounded on a fixed grid; what products make of them is multiplied with the magnitudes.
+They are written by :mod:`transforms.features.dynamic.rounding`: rows are divided by their largest magnitudes
+and rounded on a fixed grid; the outputs of products are multiplied by the magnitudes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from transforms.graph.rewire import onnx_op
 class RoundedRows:
     """A tensor ``source`` whose rows are rounded: ``measured`` divide it by ``factor`` [.., 1].
 
-    ``dequantize``: the node that makes floats of the integers; ``products``: each node that reads it, and the
-    Mul that gives what it makes the sizes of the rows.
+    ``dequantize``: the node that returns the integers to float; ``products``: each product that reads it,
+    with the Mul that scales its output by ``factor``.
     """
 
     source: gs.Tensor
@@ -32,13 +32,13 @@ class RoundedRows:
 
     @property
     def nodes(self) -> Iterator[gs.Node]:
-        """The nodes that compute in float only because rows are rounded."""
+        """The nodes that compute in float only to round rows."""
         yield from self.measured
         yield from (scaled for _, scaled in self.products)
 
 
 def rounded_rows(graph: gs.Graph) -> Iterator[RoundedRows]:
-    """Yield what one graph rounds so, in the order of its nodes; not in bodies."""
+    """Yield the rounded rows of one graph in the order of nodes; bodies are not entered."""
     for node in graph.nodes:
         if onnx_op(node) == "Div" and (found := _rows(node)) is not None:
             yield found
@@ -61,7 +61,7 @@ def _rows(divide: gs.Node) -> RoundedRows | None:
 
 
 def _measured(source: gs.Tensor, factor: gs.Tensor) -> list[gs.Node]:
-    """Return the nodes that make the largest magnitudes of rows; none for another tensor."""
+    """Return the nodes that compute the largest magnitudes of rows; empty for another tensor."""
     nodes: list[gs.Node] = []
     for op in ("Max", "ReduceMax", "Abs"):
         node = walk.producer(factor)
@@ -73,7 +73,7 @@ def _measured(source: gs.Tensor, factor: gs.Tensor) -> list[gs.Node]:
 
 
 def only_user(node: gs.Node, op: str) -> gs.Node | None:
-    """Return the node that alone reads what a node makes, if it is one of ONNX's operators."""
-    made = node.outputs[0]
-    user = made.outputs[0] if walk.is_read_once(made) else None
+    """Return the only node that reads the output of a node, if it is this standard operator, or None."""
+    output = node.outputs[0]
+    user = output.outputs[0] if walk.is_read_once(output) else None
     return user if user is not None and onnx_op(user) == op else None

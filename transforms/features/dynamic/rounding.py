@@ -1,8 +1,8 @@
-"""Tensors rounded to 8 bits at run time: on one range for all of a tensor, or on one for each of its rows.
+"""Round tensors to 8 bits at run time, with one range for a tensor or one for each of its rows.
 
-A row runs along the last axis, which products sum over: a token, a frame. With a range of its own it has the
-same numbers alone, behind padding and in a batch. Rows are divided by their largest magnitudes; what is left
-has a fixed grid, from -1 to 1, or from 0 to 1 where no number of the tensor can be negative.
+A row runs along the last axis, over which products sum: a token, a frame. With its own range it gives the
+same numbers alone, after padding and in a batch. Rows are divided by their largest magnitudes; the quotients
+have a fixed grid, from -1 to 1, or from 0 to 1 where no number of the tensor can be negative.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from transforms.graph.qdq import DEQUANTIZE_LINEAR, QUANTIZE_LINEAR
 from transforms.graph.value_limits import limits_of
 
 ROW, TENSOR = RANGES = ("row", "tensor")
-"""What has a range of its own at run time."""
+"""What gets a range of its own at run time."""
 
 _HIGHEST = 255  # of uint8
-_LEAST = float(np.finfo(np.float32).tiny)  # by which rows of zeros are divided
+_LEAST = float(np.finfo(np.float32).tiny)  # the divisor of rows of zeros
 _AXES_AS_INPUT = 18  # opset of ReduceMax
 
 _SLIGHT, _SLIGHTLY_NEGATIVE = -0.5, 48
-"""Down to which limit numbers are slightly negative, as those of Gelu are, and the zero point for them.
+"""Lower limit down to which numbers count as slightly negative, as Gelu's do, and the zero point for them.
 
-Rows of Gelu whose largest number is 0.47 and more have finer steps than from -1 to 1, by 4.2 dB from 0.74 on;
-those of smaller numbers have steps of 0.0036."""
+Rows of Gelu whose largest number is at least 0.47 have finer steps than with -1 to 1, by 4.2 dB from 0.74 on;
+rows of smaller numbers have steps of 0.0036."""
 
 
 @dataclass(frozen=True)
 class RowGrid:
-    """The grid of rows in uint8: a number is its largest one, or ``least``, by ``steps``, times an integer.
+    """The uint8 grid of rows: steps of (largest number of the row, at least ``least``) / ``steps``.
 
-    ``zero_point``: what stands for 0. ``of_magnitudes``: whether the largest number is one without sign.
+    ``zero_point``: the code of 0. ``of_magnitudes``: the largest number is the largest magnitude.
     """
 
     zero_point: int
@@ -45,7 +45,7 @@ class RowGrid:
 
     @property
     def steps(self) -> int:
-        """How many steps the largest number has."""
+        """The number of steps up to the largest number."""
         return _HIGHEST - self.zero_point
 
 
@@ -53,7 +53,7 @@ SYMMETRIC = RowGrid(128, of_magnitudes=True)
 
 
 def row_grid(tensor: gs.Tensor) -> RowGrid:
-    """Return the grid of a tensor's rows, by the least number that it can have."""
+    """Return the grid of a tensor's rows, given the least value that the tensor can have."""
     low = limits_of(tensor)[0]
     if low < _SLIGHT:
         return SYMMETRIC
@@ -65,7 +65,7 @@ def row_grid(tensor: gs.Tensor) -> RowGrid:
 
 @dataclass(frozen=True)
 class RoundedTensor:
-    """A tensor on one range: the nodes that round it, uint8 numbers, their scale and zero point, scalars."""
+    """A tensor with one range: the nodes that round it, its uint8 numbers, scalar scale and zero point."""
 
     nodes: Sequence[gs.Node]
     numbers: gs.Tensor
@@ -75,9 +75,9 @@ class RoundedTensor:
 
 @dataclass(frozen=True)
 class DividedRows:
-    """A tensor on a range for each row: the nodes that round it, and floats of the integers.
+    """A tensor with a range for each row: the nodes that round it, and the rounded rows in float.
 
-    These, ``divided``, are within -1 and 1; times ``factor`` [.., 1] they are what was rounded.
+    ``divided`` lies within -1 and 1; ``divided * factor``, with factor [.., 1], is the rounded tensor.
     """
 
     nodes: Sequence[gs.Node]
@@ -86,7 +86,7 @@ class DividedRows:
 
 
 def rounds_rows(tensor: gs.Tensor, ranges: str) -> bool:
-    """Return whether the rows of a tensor get ranges of their own; the range of a single row is the tensor's.
+    """Return whether the rows of a tensor get ranges of their own; a single row has the tensor's range.
 
     ``ranges``: one of :data:`RANGES`.
     """
@@ -94,20 +94,20 @@ def rounds_rows(tensor: gs.Tensor, ranges: str) -> bool:
 
 
 class RunTimeRounding:
-    """Writes the nodes that round tensors of a graph; constants that they share are made once."""
+    """Writes the nodes that round tensors of a graph, which share constants."""
 
     def __init__(self, graph: gs.Graph, names: walk.Names, ranges: str) -> None:
-        """Write for a graph, with names that are free there; ``ranges`` is one of :data:`RANGES`."""
+        """Write into a graph, with unused names; ``ranges`` is one of :data:`RANGES`."""
         self._opset, self._ranges = graph.opset, ranges
         self.names = names
         self._constants: dict[tuple[bytes, str, tuple[int, ...]], gs.Constant] = {}
 
     def round(self, tensor: gs.Tensor) -> RoundedTensor | DividedRows:
-        """Return a float32 tensor of rank 2 or more on integers, which nothing reads yet."""
+        """Return the rounded form of a float32 tensor of rank 2 or more, which nothing reads yet."""
         return self._in_rows(tensor) if rounds_rows(tensor, self._ranges) else self._whole(tensor)
 
     def _whole(self, tensor: gs.Tensor) -> RoundedTensor:
-        """Round by ONNX's DynamicQuantizeLinear: a range with zero in it, and a zero point that fits it."""
+        """Round by ONNX's DynamicQuantizeLinear, whose range contains 0 and whose zero point is exact."""
         names = self.names
         numbers = gs.Variable(names.derive(tensor.name, "quantized"), np.uint8, tensor.shape)
         scale = gs.Variable(names.derive(tensor.name, "scale"), np.float32, [])
@@ -117,7 +117,7 @@ class RunTimeRounding:
         return RoundedTensor([node], numbers, scale, zero_point)
 
     def _in_rows(self, tensor: gs.Tensor) -> DividedRows:
-        """Divide rows by their largest numbers, and round them to the grid of 1."""
+        """Divide rows by their largest numbers, and round the quotients."""
         chain, source, grid = _Chain(self.names, tensor), tensor, row_grid(tensor)
         if grid.of_magnitudes:
             source = chain.add("Abs", [tensor], "magnitudes", tensor.shape)
@@ -135,7 +135,7 @@ class RunTimeRounding:
         return DividedRows(chain.nodes, back, factor)
 
     def _constant(self, name: str, values: AnyArray) -> gs.Constant:
-        """Return the constant that holds these values."""
+        """Return the shared constant with these values."""
         key = values.tobytes(), values.dtype.name, values.shape
         if key not in self._constants:
             self._constants[key] = gs.Constant(self.names.derive("", name), values)
@@ -143,7 +143,7 @@ class RunTimeRounding:
 
 
 class _Chain:
-    """Nodes one after another, named for a tensor."""
+    """A sequence of nodes with names derived from a tensor."""
 
     def __init__(self, names: walk.Names, tensor: gs.Tensor) -> None:
         self._names, self._stem = names, tensor.name
@@ -158,7 +158,9 @@ class _Chain:
         dtype: type[np.generic] = np.float32,
         attrs: Mapping[str, object] | None = None,
     ) -> gs.Variable:
-        """Add a node, and return what it makes."""
-        made = gs.Variable(self._names.derive(self._stem, suffix), dtype, list(shape))
-        self.nodes.append(gs.Node(op, self._names.derive(made.name, op), dict(attrs or {}), inputs, [made]))
-        return made
+        """Add a node and return its output."""
+        output = gs.Variable(self._names.derive(self._stem, suffix), dtype, list(shape))
+        self.nodes.append(
+            gs.Node(op, self._names.derive(output.name, op), dict(attrs or {}), inputs, [output])
+        )
+        return output

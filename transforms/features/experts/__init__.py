@@ -1,1 +1,1 @@
-"""Mixtures of experts: the networks of the experts, and how a router weighs them."""
+"""Mixtures of experts: the experts' networks and the router's weights of them."""

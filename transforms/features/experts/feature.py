@@ -13,7 +13,7 @@ from transforms.pipelines.later import later
 
 
 def is_stored(graph: gs.Graph) -> bool:
-    """Return whether a model has experts that can be stored in integers."""
+    """Return whether a model has experts that can be stored as integers."""
     return any(True for inner in walk.graphs(graph) for _ in mixtures(inner))
 
 

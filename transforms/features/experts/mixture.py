@@ -1,8 +1,8 @@
-"""A mixture of experts as its parts: stacks of matrices, and how their results are weighed.
+"""A mixture of experts as stacks of matrices and a routing.
 
 An expert is two products with an activation between them, y = W2 f(W1 x + b1) + b2; a token gets the sum of
-those of its ``k`` experts, each times a number that its router makes. Stacks are [experts, outputs, inputs],
-as ONNX Runtime has them.
+its ``k`` experts' outputs, each weighted by the router. Stacks are [experts, outputs, inputs], as in ONNX
+Runtime.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ops.array_types import Float32Array
 
 ACTIVATIONS = ("relu", "gelu", "silu", "identity")
-"""Those of one product, as ``activation_type`` names them; of two it is SwiGLU."""
+"""Values of ``activation_type`` for experts with one input product; with two it is SwiGLU."""
 
 GATED = "swiglu"
 
@@ -26,7 +26,7 @@ GATED = "swiglu"
 class Stack:
     """The matrices [experts, outputs, inputs] of one product, read expert by expert, and their biases.
 
-    ``name``: that of the tensor they come from; ``bias`` is [experts, outputs].
+    ``name``: that of the stored tensor; ``bias`` is [experts, outputs].
     """
 
     name: str
@@ -37,10 +37,10 @@ class Stack:
 
 @dataclass(frozen=True)
 class Routing:
-    """How many experts a token gets, chosen by the largest numbers of a tensor, and how they are weighed.
+    """How many experts a token gets, which logits choose them, and how their outputs are weighted.
 
-    ``logits`` [tokens, experts] choose. Weights are the softmax of the logits that were chosen, or,
-    ``of_all``, those of the softmax of all.
+    The largest of ``logits`` [tokens, experts] choose. Weights are the softmax over the chosen logits or,
+    with ``of_all``, the chosen entries of the softmax over all.
     """
 
     k: int
@@ -50,10 +50,10 @@ class Routing:
 
 @dataclass(frozen=True)
 class Mixture:
-    """A mixture of experts that ONNX Runtime's CPU provider has a kernel for.
+    """A mixture of experts for which ONNX Runtime's CPU provider has a kernel.
 
-    ``first`` has the outputs of gate and value in turns if the activation is SwiGLU; ``constants`` are its
-    attributes ``activation_alpha``, ``activation_beta`` and ``swiglu_limit``.
+    For SwiGLU, ``first`` interleaves the outputs of gate and value; ``constants`` are the attributes
+    ``activation_alpha``, ``activation_beta`` and ``swiglu_limit``.
     """
 
     data: gs.Tensor
@@ -65,12 +65,12 @@ class Mixture:
 
 
 def _rows_in_turns(gate: NDArray[np.generic], value: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Return the rows of two arrays in turns, the first of ``gate`` first."""
+    """Interleave the rows of two arrays, starting with ``gate``."""
     return np.stack([gate, value], axis=1).reshape(2 * len(gate), *gate.shape[1:])
 
 
 def joined(gate: Stack, value: Stack) -> Stack:
-    """Return the stack of two products of one input, their outputs in turns."""
+    """Return one stack for two products of the same input, with interleaved outputs."""
     experts, outputs, inputs = gate.shape
 
     def _of(expert: int) -> NDArray[np.generic]:
@@ -80,16 +80,16 @@ def joined(gate: Stack, value: Stack) -> Stack:
 
 
 def _in_turns(gate: Float32Array | None, value: Float32Array | None, outputs: int) -> Float32Array | None:
-    """Return the biases of two products in turns; one that is absent is 0."""
-    one = gate if gate is not None else value
-    if one is None:
+    """Interleave the biases of two products; an absent one is 0."""
+    present = gate if gate is not None else value
+    if present is None:
         return None
-    parts = [np.zeros_like(one) if bias is None else bias for bias in (gate, value)]
-    return np.stack(parts, axis=2).reshape(len(one), 2 * outputs)
+    parts = [np.zeros_like(present) if bias is None else bias for bias in (gate, value)]
+    return np.stack(parts, axis=2).reshape(len(present), 2 * outputs)
 
 
 def out_of_halves(stack: Stack) -> Stack:
-    """Return a stack whose outputs are in turns of one that has those of the gate before the others."""
+    """Return a stack with interleaved outputs from one with all gate outputs before all value outputs."""
     experts, rows, inputs = stack.shape
     half, bias = rows // 2, stack.bias
 

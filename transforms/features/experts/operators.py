@@ -1,4 +1,4 @@
-"""ONNX Runtime's operator of mixtures of experts in float."""
+"""ONNX Runtime's float operator for mixtures of experts."""
 
 from __future__ import annotations
 

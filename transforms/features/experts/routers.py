@@ -1,10 +1,10 @@
-"""Products that choose which parts of a network compute: the routers of a mixture of experts.
+"""Find the routers of mixtures of experts: products that choose which parts of a network compute.
 
-A router multiplies by a small matrix, with a column for each expert; a TopK of what it makes decides which
-experts a token gets. A little error there chooses another expert, and all that this one computes is wrong.
+A router multiplies by a small matrix with a column for each expert; a TopK of the result decides which
+experts a token gets. A small error there chooses another expert, whose whole output is then wrong.
 
-A classifier or detector ends in a TopK, too. What that chooses is an answer: it goes to an output, by Gathers
-at most. What a router chooses goes on: into products, or as factors of what other products make.
+Classifiers and detectors end in a TopK, too, but its choice is an answer: it goes to an output, through
+Gathers at most. A router's choice goes on: into products, or as factors of the outputs of other products.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from transforms.graph.rewire import RUNTIME_DOMAIN, onnx_op
 
 _CHOOSING = frozenset({"TopK", "ArgMax", "ArgMin"})
 _EXPERTS = frozenset({"MoE", "QMoE"})
-_LOGITS = 1  # which input of those has them
+_LOGITS = 1  # the input of these that holds logits
 
 _BETWEEN = frozenset(
     {"Add", "Sub", "Mul", "Div", "Neg", "Exp", "Log", "Clip", "Relu", "Sigmoid", "Tanh", "Softplus", "Sqrt"}
     | {"Softmax", "LogSoftmax", "ReduceMax", "ReduceSum", "Where", "Cast", "Identity", "Reshape", "Flatten"}
     | {"Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Expand"}
 )
-"""What may stand between a router and its TopK: element-wise nodes, softmax and its parts, other shapes."""
+"""Operators between a router and its TopK: element-wise nodes, softmax and its parts, changes of shape."""
 
 _FACTORS = frozenset({"Mul", "Where", "Einsum"})
 
 _MOST_PRODUCTS = 2
-"""That a TopK chooses by: logits, and the noise that some models add to them."""
+"""Products that a TopK chooses by: logits, and the noise that some models add to them."""
 
 _MOST_CHOICES = 1024
-"""Columns of a router's matrix: more are a vocabulary, whose matrix is not small."""
+"""Columns of a router's matrix at most: more are a vocabulary, whose matrix is not small."""
 
 
 def routers(graph: gs.Graph) -> list[gs.Node]:
-    """Return the products with a stored matrix by whose results a network chooses what else it computes."""
-    found: dict[int, gs.Node] = {}
+    """Return the products with a stored matrix whose results choose what the network computes next."""
+    router_nodes: dict[int, gs.Node] = {}
     for node in walk.nodes(graph):
         if onnx_op(node) in _CHOOSING:
             products = products_behind(node.inputs[:1], _BETWEEN)
@@ -47,8 +47,8 @@ def routers(graph: gs.Graph) -> list[gs.Node]:
             chosen = chosen if _few(chosen) else {}
         else:
             continue
-        found |= chosen
-    return list(found.values())
+        router_nodes |= chosen
+    return list(router_nodes.values())
 
 
 def _few(products: dict[int, gs.Node]) -> bool:
@@ -63,27 +63,29 @@ def _has_few_choices(product: gs.Node) -> bool:
 
 
 def _goes_on(choice: gs.Node, products: dict[int, gs.Node]) -> bool:
-    """Return whether a choice decides what is computed: a product reads what follows from it, or a body does,
-    or it is a factor of what products other than those that it chooses by have made.
+    """Return whether a choice decides what is computed.
+
+    It does if a product or a body of nodes depends on it, or if it is a factor of the outputs of products
+    other than those that made the choice.
     """
     waiting, seen = list(choice.outputs), {id(tensor) for tensor in choice.outputs}
-    others: list[gs.Tensor] = []
+    factors: list[gs.Tensor] = []
     while waiting:
         tensor = waiting.pop()
         for node in tensor.outputs:
             if is_dot_product(node) or node.op in _EXPERTS or any(walk.bodies(node)):
                 return True
             if onnx_op(node) in _FACTORS:
-                others += walk.computed_inputs(node)
-            new = [one for one in node.outputs if id(one) not in seen]
+                factors += walk.computed_inputs(node)
+            new = [output for output in node.outputs if id(output) not in seen]
             seen.update(map(id, new))
             waiting += new
-    return any(id(one) not in seen and _ends(one) - products.keys() for one in others)
+    return any(id(factor) not in seen and _ends(factor) - products.keys() for factor in factors)
 
 
 def _ends(tensor: gs.Tensor) -> set[int]:
-    """Return the ids of the nearest products that a tensor is made of."""
+    """Return the ids of the nearest products on which a tensor depends."""
     between = walk.makers([tensor], lambda node: not is_dot_product(node))
-    read = [one for node in between.values() for one in node.inputs]
-    made = (walk.producer(one) for one in (tensor, *read))
-    return {id(node) for node in made if node is not None and is_dot_product(node)}
+    read = [read_tensor for node in between.values() for read_tensor in node.inputs]
+    producers = (walk.producer(read_tensor) for read_tensor in (tensor, *read))
+    return {id(node) for node in producers if node is not None and is_dot_product(node)}

@@ -1,4 +1,4 @@
-"""Mixtures of experts as ONNX Runtime's operator MoE says them."""
+"""Read mixtures of experts from ONNX Runtime's operator MoE."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _DATA, _LOGITS, _FIRST, _SECOND, _THIRD = 0, 1, 2, 4, 6
 _RANK_OF_STACK = 3
 _CONSTANTS = ("activation_alpha", "activation_beta", "swiglu_limit")
 _FUSED_IN_TURNS, _FUSED_IN_HALVES = 1, 2
-"""Values of swiglu_fusion: how the rows of gate and value share one matrix."""
+"""Values of swiglu_fusion: rows of gate and value share one matrix, interleaved or in halves."""
 
 
 def mixtures(graph: gs.Graph) -> Iterator[tuple[gs.Node, Mixture]]:
-    """Yield the MoE nodes of a graph, without its bodies, that the CPU provider has a kernel for."""
+    """Yield the MoE nodes of a graph for which the CPU provider has a kernel; bodies are not entered."""
     for node in [node for node in graph.nodes if is_moe(node)]:
         mixture, why_not = mixture_of(node)
         if mixture is None:
@@ -41,7 +41,7 @@ def mixtures(graph: gs.Graph) -> Iterator[tuple[gs.Node, Mixture]]:
 
 
 def mixture_of(node: gs.Node) -> tuple[Mixture | None, str]:
-    """Return the mixture of an MoE, or None and why ONNX Runtime's CPU provider has no kernel for it."""
+    """Return the mixture of an MoE, or None and the reason why the CPU provider has no kernel for it."""
     attrs = node.attrs
     if attrs.get("use_sparse_mixer", 0) or attrs.get("swiglu_limit_after_activation", 0):
         return None, "the CPU provider has neither a sparse mixer nor a limit after the activation"
@@ -72,7 +72,7 @@ def _given(node: gs.Node, index: int) -> bool:
 
 
 def _stack(node: gs.Node, index: int) -> Stack | None:
-    """Return the stack of an input and the bias after it; None if it is absent or computed."""
+    """Return the stack of an input with the bias after it, or None if it is absent or computed."""
     weight = node.inputs[index] if _given(node, index) else None
     added = node.inputs[index + 1] if _given(node, index + 1) else None
     if not isinstance(weight, gs.Constant) or len(weight.shape) != _RANK_OF_STACK:

@@ -1,4 +1,4 @@
-"""Stacks of experts as integers in blocks: rounded, or on the grid that their numbers lie on already."""
+"""Stacks of experts as integers in blocks: rounded, or kept on the grid of their numbers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ops.integer_blocks import block_parameters, dequantize_blocks, pack_numbers
 from transforms.features.experts.mixture import Stack
 
 INTEGERS = {bits: (FORMATS[f"int{bits}"], FORMATS[f"uint{bits}"]) for bits in (8, 4, 2)}
-"""By bits: integers without zero points, and with them."""
+"""By bits: the formats without zero points and with them."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Bits of an integer, and numbers of a block, 0 for a whole row."""
+    """Bits of an integer, and elements of a block, 0 for a whole row."""
 
     bits: int
     block: int
@@ -33,8 +33,8 @@ class Layout:
 class StoredStack:
     """A stack [E, N, K]: integers [E, N, K * bits / 8], scales and zero points of blocks or rows.
 
-    ``scales`` are [E, N, B] or [E, N]; ``zero_points``, packed along the last axis, are None where all are
-    the middle.
+    ``scales`` are [E, N, B] or [E, N]; ``zero_points``, packed along the last axis, are None if all are the
+    middle code.
     """
 
     packed: NDArray[np.uint8]
@@ -49,20 +49,20 @@ class StoredStack:
         scales: list[Float32Array],
         zeros: list[NDArray[np.uint8]] | None,
     ) -> StoredStack:
-        """Return a stack of what each expert has, scales and zero points of which are [N, B]."""
+        """Stack the arrays of all experts, whose scales and zero points are [N, B] each."""
         shape = (stack.shape[0], -1, stack.shape[2] // layout.block) if layout.block else (stack.shape[0], -1)
         zero_points = None if zeros is None else pack_numbers(np.stack(zeros).reshape(shape), layout.bits)
         return StoredStack(np.stack(packed), np.stack(scales).reshape(shape), zero_points)
 
 
 def rounded_stack(stack: Stack, layout: Layout) -> StoredStack:
-    """Return a stack rounded in the way of least squared error: with zero points or without."""
+    """Round a stack with or without zero points, whichever has the smaller squared error."""
     tries = [_rounded(stack, fmt, layout) for fmt in INTEGERS[layout.bits]]
-    return min(tries, key=lambda one: one[1])[0]
+    return min(tries, key=lambda attempt: attempt[1])[0]
 
 
 def _rounded(stack: Stack, fmt: Format, layout: Layout) -> tuple[StoredStack, float]:
-    """Return a stack in a format, quantized one expert at a time, and its squared error."""
+    """Quantize a stack to a format, expert by expert; return it with its squared error."""
     packed, scales, zeros, error = [], [], [], 0.0
     for expert in range(stack.shape[0]):
         matrix = np.asarray(stack.of_expert(expert), np.float32)
@@ -78,12 +78,12 @@ def _rounded(stack: Stack, fmt: Format, layout: Layout) -> tuple[StoredStack, fl
 
 
 def _from_lowest(integers: NDArray[Any], fmt: Format) -> NDArray[np.uint8]:
-    """Return the numbers that are stored for integers: the lowest one is 0."""
+    """Return unsigned integers, in which the format's lowest number is 0."""
     return (integers.astype(np.int16) - int(fmt.lowest)).astype(np.uint8)
 
 
 def grids_of(stack: Stack) -> list[FoundGrid] | None:
-    """Return the grid of each expert, or None if one has none that integers and zero points can say."""
+    """Return the grid of each expert, or None if some expert lies on none with integers and zero points."""
     grids = []
     for expert in range(stack.shape[0]):
         grid = recognise(np.asarray(stack.of_expert(expert), np.float32), along=1)
@@ -100,13 +100,13 @@ def _is_plain(grid: FoundGrid) -> bool:
 
 
 def common_layout(grids: Sequence[FoundGrid]) -> Layout:
-    """Return the layout that has the numbers of several grids: the most bits, the smallest blocks."""
+    """Return the layout that represents several grids: the most bits, the smallest blocks."""
     blocks = [grid.block for grid in grids if grid.block]
     return Layout(max(grid.kind.bits for grid in grids), min(blocks, default=0))
 
 
 def found_stack(stack: Stack, grids: Sequence[FoundGrid], layout: Layout) -> StoredStack:
-    """Return a stack on the grids of its experts, with all numbers as they are."""
+    """Store a stack on the grids of its experts, without any change of its numbers."""
     packed, scales, zeros = [], [], []
     for expert, grid in enumerate(grids):
         codes = GridCodes.of(grid, layout.bits)
@@ -120,12 +120,12 @@ def found_stack(stack: Stack, grids: Sequence[FoundGrid], layout: Layout) -> Sto
 
 
 def _repeated(parameter: AnyArray, blocks: int) -> AnyArray:
-    """Return numbers of rows [N] or of larger blocks as those of so many blocks, [N, B]."""
+    """Repeat parameters [N] or of larger blocks for each of ``blocks`` blocks, [N, B]."""
     rows = parameter.reshape(len(parameter), -1)
     return np.repeat(rows, blocks // rows.shape[1], 1)
 
 
 def whole(grids: Sequence[FoundGrid], layout: Layout) -> FoundGrid:
-    """Return the grid that stands for those of all experts, in the words for it."""
+    """Return one grid that describes those of all experts in reports."""
     widest = max(grids, key=lambda grid: grid.bits)
     return replace(widest, block=layout.block)

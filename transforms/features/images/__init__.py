@@ -1,1 +1,1 @@
-"""Images as samples: what the input of a model gets of a file, and whether it was trained on such numbers."""
+"""Images as samples: how files become inputs of a model, and whether its training used such numbers."""

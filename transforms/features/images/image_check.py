@@ -1,4 +1,4 @@
-"""A warning where images go into a model otherwise than in its training."""
+"""Warn if images are scaled differently from those of the model's training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transforms.runtime.inputs import ModelInput, model_inputs
 from transforms.runtime.session import RunOptions
 
 _LOOKED_AT = 8
-"""Samples that are looked at."""
+"""Samples to examine."""
 
 _CHANNELS = (1, 3, 4)
 _RAW = "pixel"
@@ -34,32 +34,32 @@ def scale_warning(
     images: ImageOptions,
     run: RunOptions | None = None,
 ) -> Iterator[str]:
-    """Yield a warning if the model holds traces of images of another scale; nothing otherwise.
+    """Yield a warning if the model shows traces of images with another scale.
 
-    ``read``: reads images with these options.
+    ``read``: reads images with given options.
     """
     wanted = _image_input(graph)
     if wanted is None:
         return
-    given: Feeds = [feed for _, feed in islice(read(images), _LOOKED_AT)]
-    others: dict[str, ImageOptions] = {_RAW: replace(images, mean=(0.0,), std=(1.0,), transform=None)}
+    samples: Feeds = [feed for _, feed in islice(read(images), _LOOKED_AT)]
+    alternatives: dict[str, ImageOptions] = {_RAW: replace(images, mean=(0.0,), std=(1.0,), transform=None)}
     for name, (mean, std) in SCALINGS.items():
-        if len(mean) in (1, given[0][wanted.name].shape[_channel_axis(wanted)]):
-            others[name] = replace(images, mean=mean, std=std, transform=None)
+        if len(mean) in (1, samples[0][wanted.name].shape[_channel_axis(wanted)]):
+            alternatives[name] = replace(images, mean=mean, std=std, transform=None)
     declared = _RANGES.get(_metadata(graph).get("Image.NominalPixelRange", ""), "")
-    if declared and images.transform is None and others[declared] != images:
-        ways = _advice(declared, images, others)
+    if declared and images.transform is None and alternatives[declared] != images:
+        ways = _advice(declared, images, alternatives)
         yield f"Warning: images do not fit the model: its metadata declare another range; {ways}"
         return
-    feeds = {name: partial(_read, read, options) for name, options in others.items()}
+    feeds = {name: partial(_read, read, options) for name, options in alternatives.items()}
     fit = find_fit(graph, wanted.name)
     if fit is None:
         return
-    best = better(FirstLayers(graph, fit, run), given, feeds)
+    best = better(FirstLayers(graph, fit, run), samples, feeds)
     if best is None:
         return
     if best:
-        ways = _advice(best, images, others)
+        ways = _advice(best, images, alternatives)
     else:
         ways = "no usual scale of pixels fits: " + spelled("give the {mean} and {std} used in training")
     yield f"Warning: images do not fit the model: {fit.cause}; {ways}"
@@ -74,7 +74,7 @@ def _advice(name: str, images: ImageOptions, others: Mapping[str, ImageOptions])
 
 
 def _image_input(graph: gs.Graph) -> ModelInput | None:
-    """Return the first input that may be an image: floats, rank 4, with 1, 3 or 4 channels."""
+    """Return the first input that may be an image: floats, rank 4, with 1, 3 or 4 channels, or None."""
     for one in model_inputs(graph):
         if one.dtype.kind == "f" and len(one.shape) == 4 and {one.shape[1], one.shape[3]} & {*_CHANNELS}:
             return one

@@ -1,4 +1,4 @@
-"""Images as inputs of a model: their size, channels, layout and numbers."""
+"""Images as inputs of a model: their size, channels, layout and numeric range."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 _STEP = 65535 // 255
-"""Numbers of 16 bits for one of 8 bits."""
+"""Factor from 8 bits to 16 bits."""
 
 
 def images_line(paths: Sequence[Path], wanted: ModelInput, options: ImageOptions) -> str:
-    """Return how images go in: how many, of which size, and what their pixels become.
+    """Return a line on the images: how many, of which size, and how pixels are scaled.
 
-    Raises ValueError as :func:`read_image` does for an input that takes no image.
+    Raises ValueError as :func:`read_image` does for an input that is not an image.
     """
     if options.transform is not None:
         first = read_image(paths[0], wanted, options)
@@ -44,14 +44,14 @@ def images_line(paths: Sequence[Path], wanted: ModelInput, options: ImageOptions
 
 
 def formula(options: ImageOptions) -> str:
-    """Return what pixels become, in words: ``(pixel - 127.5) / 127.5``."""
+    """Return the scaling of pixels in words: ``(pixel - 127.5) / 127.5``."""
     shift, scale = (", ".join(f"{x:g}" for x in numbers) for numbers in (options.mean, options.std))
     shifted = "pixel" if shift == "0" else f"(pixel - {shift})"
     return shifted.strip("()") if scale == "1" else f"{shifted} / {scale}"
 
 
 def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndarray:
-    """Return an image file as a batch of one, in the type of the model's input.
+    """Return an image file as a batch of one image, in the type of the model's input.
 
     Grey, RGB or RGBA as the input has 1, 3 or 4 channels, resized (bilinear) unless it has the size already.
     Grey of 16 bits becomes 8 bits, 65535 white.
@@ -83,7 +83,7 @@ def read_image(path: Path, wanted: ModelInput, options: ImageOptions) -> np.ndar
 
 
 def _in_8_bits(image: Image) -> Image:
-    """Return an image with grey of 16 bits brought to 0 to 255: Pillow would make all above 255 white.
+    """Return an image with 16-bit grey scaled to 0 to 255: Pillow would clip all values above 255 to white.
 
     Older versions of Pillow read such a PNG, which has no more bits, as 32-bit integers.
     """
@@ -96,7 +96,7 @@ def _in_8_bits(image: Image) -> Image:
 
 
 def _mode(wanted: ModelInput) -> str:
-    """Return the mode of images for an input of any layout, by its channels; RGB if they are not told."""
+    """Return the mode of images for an input of any layout, by its channels; RGB if they are unknown."""
     places = wanted.shape[1::2] if len(wanted.shape) == 4 else wanted.shape[:1]
     return next((_MODES[size] for size in places if size in _MODES), "RGB")
 
@@ -114,7 +114,7 @@ def _layout(wanted: ModelInput, path: Path) -> str:
 
 
 def _image_shape(wanted: ModelInput, layout: str, path: Path) -> tuple[int | None, int | None, int]:
-    """Height, width and channels that the input asks for; None where it takes any size."""
+    """Return height, width and channels that the input requires; None where it takes any size."""
     if len(wanted.shape) != 4:
         raise ValueError(
             f"sample '{path.name}': input '{wanted.name}' of rank {len(wanted.shape)} is not an image"
@@ -130,6 +130,6 @@ def _image_shape(wanted: ModelInput, layout: str, path: Path) -> tuple[int | Non
 
 
 def _of_channels(options: ImageOptions, channels: int) -> tuple[list[float], list[float]]:
-    """Return mean and scale of each channel."""
+    """Return the mean and the scale of each channel."""
     mean, std = (list(numbers) for numbers in (options.mean, options.std))
     return mean * (channels if len(mean) == 1 else 1), std * (channels if len(std) == 1 else 1)

@@ -1,4 +1,4 @@
-"""The input of a model that a function of the user makes of an image."""
+"""Inputs computed from images by a function of the user."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Transform = str | Callable[[Any], object]
-"""A function, or its place."""
+"""A function, or where it is found: module:name."""
 
 
 def name_of(transform: Transform) -> str:
-    """Return how a function is called in a sentence."""
+    """Return how messages name a function."""
     own = getattr(transform, "__name__", type(transform).__name__)
     return transform if isinstance(transform, str) else str(own)
 
 
 def transformed(image: Image, transform: Transform, wanted: ModelInput, name: str) -> np.ndarray:
-    """Return the input that a function makes of an image, in the type of the input and as a batch.
+    """Return the input that a function computes from an image, in the input's type and as a batch.
 
-    A mapping of one array, as image processors of language models return, is taken as this array. Raises
+    A mapping with one array, as image processors of language models return, stands for this array. Raises
     ValueError in one line that names the image if the function fails.
     """
     function = load_once(transform, KEYWORD) if isinstance(transform, str) else transform

@@ -1,8 +1,8 @@
-"""Whether pixels go into a model as it was trained on them.
+"""Test whether pixels are scaled as in the model's training.
 
-A model holds traces of the images of its training: its metadata may name the range of pixels, the first
-BatchNormalization has mean and variance of what it read, and without one the bias of the first Conv is of the
-size of its sums. Pixels of another scale, such as 0 to 255 in place of -1 to 1, do not fit these.
+A model shows traces of its training images: its metadata may name the range of pixels, the first
+BatchNormalization stores mean and variance of its input, and without one the bias of the first Conv has the
+magnitude of its sums. Pixels with another scale, such as 0 to 255 instead of -1 to 1, do not fit these.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from transforms.runtime.session import OpenModel, RunOptions, open_session
 
 _EPSILON = 1e-5
 _LIVE = 1e-3
-"""Share of the largest deviation of a channel below which another is dead: nothing can be told of it."""
+"""Share of the largest channel deviation below which a channel is dead and is ignored."""
 
 _MISFIT, _FITS = 1.2, 0.5
-"""Distance from which images do not fit, and the share of it below which other ones fit better."""
+"""Distance above which images do not fit, and the share of it below which alternatives fit better."""
 
 _VERY_FAR = 4.0
-"""Distance of samples that are wrong even if nothing else fits."""
+"""Distance of samples that are wrong even if no alternative fits."""
 
 _GATES: Mapping[str, float] = {"Sigmoid": 4.0, "Tanh": 4.0, "HardSigmoid": 4.0, "HardSwish": 4.0}
-"""Magnitude up to which an activation after the first Conv depends on its input."""
+"""Input magnitude above which an activation after the first Conv is constant."""
 
 _FAR = 2.0
-"""Powers of two by which sums may be below the bias, or above what the activation takes."""
+"""Powers of two by which sums may be below the bias, or above the activation's limit."""
 
 
 @dataclass(frozen=True)
 class _Normalised:
-    """A tensor that a BatchNormalization reads, with its running mean and deviation for each channel."""
+    """The input of a BatchNormalization, with its running mean and deviation for each channel."""
 
     tensor: gs.Tensor
     cause: str
@@ -46,7 +46,7 @@ class _Normalised:
     deviation: Float64Array
 
     def distance(self, values: Float64Array) -> float:
-        """Return deviations between the means, and powers of two between the deviations, both medians."""
+        """Return the median distance of means, in deviations, plus that of deviations, in powers of two."""
         rows = np.moveaxis(values, 1, 0).reshape(values.shape[1], -1)
         live = self.deviation > _LIVE * self.deviation.max()
         means = np.abs(rows.mean(1) - self.mean)[live] / self.deviation[live]
@@ -56,7 +56,7 @@ class _Normalised:
 
 @dataclass(frozen=True)
 class _Biased:
-    """What the first Conv makes, with its bias, and the magnitude that the activation after it takes."""
+    """The output of the first Conv, with its bias, and the limit of the activation after it."""
 
     tensor: gs.Tensor
     cause: str
@@ -64,7 +64,7 @@ class _Biased:
     most: float
 
     def distance(self, values: Float64Array) -> float:
-        """Return powers of two by which sums are too small for the bias, or too large for the activation."""
+        """Return the powers of two by which sums are too small for the bias, or exceed the activation."""
         sums = values - self.bias.reshape(1, -1, *[1] * (values.ndim - 2))
         share = _rms(self.bias) / max(_rms(sums), np.finfo(float).tiny)
         size = float(np.median(np.abs(values))) / self.most
@@ -76,13 +76,13 @@ def _rms(values: Float64Array) -> float:
 
 
 Fit = _Normalised | _Biased
-"""What a model tells of a tensor in its training: the tensor, the cause of a distance in words, and that."""
+"""The tensor of a model that tells of its training, the cause of a misfit in words, and statistics."""
 
 
 def find_fit(graph: gs.Graph, name: str) -> Fit | None:
-    """Return what the first layers after an input tell of it; None if they tell nothing.
+    """Return what the first layers after an input tell of its training values, or None.
 
-    That is the first BatchNormalization, if it comes before a second Conv, else the first Conv with a bias.
+    Uses the first BatchNormalization if it comes before a second Conv, else the first Conv with a bias.
     """
     reached, constants = {name}, Constants(graph)
     conv: gs.Node | None = None
@@ -120,7 +120,7 @@ def _called(words: str, node: gs.Node) -> str:
 
 
 def _most_taken(conv: gs.Node, constants: Constants) -> float:
-    """Return the magnitude above which no activation after a Conv depends on its input; infinite without."""
+    """Return the magnitude above which activations after a Conv are constant; infinite without one."""
     limits = [np.inf]
     for node in conv.outputs[0].outputs:
         if node.op in _GATES:
@@ -135,10 +135,10 @@ Feeds = Sequence[Feed]
 
 
 class FirstLayers:
-    """The part of a model up to what tells of its images."""
+    """The part of a model up to the tensor that tells of its training images."""
 
     def __init__(self, graph: gs.Graph, fit: Fit, options: RunOptions | None = None) -> None:
-        """Open it; the graph is not changed."""
+        """Open a session on that part; the graph is not changed."""
         part = copy_graph(graph)
         part.outputs = [walk.tensors(part)[fit.tensor.name]]
         part.cleanup(remove_unused_graph_inputs=True)
@@ -146,7 +146,7 @@ class FirstLayers:
         self._model: OpenModel = open_session(part, options)
 
     def distance(self, feeds: Feeds) -> float:
-        """Return how far the samples are from those of the training; infinite for numbers out of range."""
+        """Return the distance of samples from those of the training; infinite for non-finite numbers."""
         made = []
         for feed in feeds:
             (values,) = self._model.run({k: v for k, v in feed.items() if k in self._inputs}).values()
@@ -158,9 +158,9 @@ class FirstLayers:
 
 
 def better(layers: FirstLayers, given: Feeds, others: Mapping[str, Callable[[], Feeds]]) -> str | None:
-    """Return which of ``others`` fit where the given samples do not; None if these do, empty if none does.
+    """Return which of ``others`` fits where the given samples do not; None if these fit, "" if none does.
 
-    What fits no better than them is no sign of an error, unless they are very far from the training.
+    An alternative that fits no better proves nothing, unless the samples are very far from the training.
     """
     distance = layers.distance(given)
     if distance <= _MISFIT:

@@ -1,1 +1,1 @@
-"""Language models: weights on grids that they had, tables that heads share, levels of kernels, rotation."""
+"""Language models: weights kept on their grids, tables tied to heads, accuracy levels, rotation."""

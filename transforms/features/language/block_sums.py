@@ -1,4 +1,4 @@
-"""Products with numbers that all of a block share: sums of the inputs of each block, times these."""
+"""Add the part of a product due to block minima: sums of each input block times the minima."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from transforms.graph import dtypes, walk
 
 
 class BlockSums:
-    """Adds such products to those of one graph; products of one input share its sums."""
+    """Adds such terms to products of one graph; products of the same input share its sums."""
 
     def __init__(self, names: walk.Names) -> None:
-        """Add nothing yet."""
+        """Start without any sums."""
         self._names = names
         self._sums: dict[tuple[int, int], gs.Variable] = {}
 
     def add(self, product: gs.Node, result: gs.Tensor, least: gs.Constant) -> list[gs.Node]:
-        """Return nodes that add a product with ``least`` [B, N]; the last has no output.
+        """Return nodes that add to a product the term of the minima ``least`` [B, N]; the last has no output.
 
-        ``product``: without an output, which it gets here. ``result``: what is to be made, [.., N].
+        ``product``: without an output, which it gets here. ``result``: the final tensor, [.., N].
         """
         data, blocks = product.inputs[0], int(least.shape[0])
         assert data.shape is not None, "its rank is known"
@@ -30,7 +30,8 @@ class BlockSums:
             shape = np.array([0] * (len(data.shape) - 1) + [blocks, -1], np.int64)
             numbers = {"shape": shape, "axis": np.array([-1], np.int64)}
             constants = {
-                name: gs.Constant(self._names.derive(data.name, name), one) for name, one in numbers.items()
+                name: gs.Constant(self._names.derive(data.name, name), values)
+                for name, values in numbers.items()
             }
             nodes += [
                 self._node("Reshape", [data, constants["shape"]], split),

@@ -1,4 +1,4 @@
-"""Operators that choose or arrange rows of a tensor, and leave the channels of each as they are."""
+"""Operators that select or rearrange rows of a tensor and keep the channels of each row."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from transforms.graph.shapes import shape_of, size
 
 _RESHAPES = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Expand"})
 _SLICED_AXES = 3
-"""The input of a Slice that lists axes."""
+"""The input of a Slice with the axes."""
 
 
 def keeps_channels(node: gs.Node, constants: Constants) -> bool:
-    """Return whether each row along the last axis of a result is such a row of the first input."""
+    """Return whether each row along the last axis of the output is a row of the first input."""
     op, data = onnx_op(node), node.inputs[0]
     shape = shape_of(data)
     if op in ("Identity", "Cast"):
@@ -32,7 +32,7 @@ def keeps_channels(node: gs.Node, constants: Constants) -> bool:
 
 
 def _sliced_axes(node: gs.Node, constants: Constants) -> list[int] | None:
-    """Return the axes that a Slice cuts, None if they are not constant."""
+    """Return the axes that a Slice cuts, or None if they are not constant."""
     if "starts" in node.attrs:
         return [int(axis) for axis in node.attrs.get("axes", range(len(node.attrs["starts"])))]
     if len(node.inputs) > _SLICED_AXES and not node.inputs[_SLICED_AXES].is_empty():
@@ -43,5 +43,5 @@ def _sliced_axes(node: gs.Node, constants: Constants) -> list[int] | None:
 
 
 def _keeps_last(axes: list[int] | None, shape: tuple[int | str | None, ...] | None) -> bool:
-    """Return whether the last axis of a tensor is none of some axes."""
+    """Return whether the last axis of a tensor is not among some axes."""
     return axes is not None and shape is not None and not {-1, len(shape) - 1} & set(axes)

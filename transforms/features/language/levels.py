@@ -1,4 +1,4 @@
-"""Step: choose the accuracy level of products in 4 bits by what it costs and saves here."""
+"""Step: choose the accuracy level of 4-bit products by its measured loss and time."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from transforms.write_matmul_nbits import OPERATOR, ROUNDED
 
 _SECONDS = 0.5  # of inferences
 _SLOWER = 1.1
-"""Times as long, in three of four runs, from which on a level is not taken."""
+"""Ratio of times, exceeded in three of four runs, above which a level is not taken."""
 
 
 def choose_level(work: Work, costs_of: RandomCost) -> None:
-    """Let products round their inputs to int8 where that costs less than .02 nats, and say so.
+    """Round inputs of products to int8 where that costs less than .02 nats; report it.
 
-    Those in 4 bits; or of weights that stay as they were, all, or those in 8 bits, if it costs a tenth of
-    that. Outputs are compared on random tokens; a level that takes longer here than the other is left alone.
-    Nothing is chosen where an option or a goal is in the way, outputs are not to be compared, or do not come
-    of random tokens.
+    Tries products in 4 bits; with weights kept on their grids, all products or those in 8 bits, if that
+    costs a tenth of the limit. Outputs are compared on random tokens; a level that is slower on this machine
+    is not taken. Does nothing if an option or a goal excludes it, if outputs may not be compared, or if they
+    do not depend on random tokens.
     """
     options = work.options
     if not options.matmul_nbits or options.accuracy_level is not None or options.goal is not None:
@@ -56,9 +56,9 @@ def _is_taken(
     *,
     is_text: bool,
 ) -> bool:
-    """Return whether a graph with another level is better; the record has a line on it."""
-    what = f"{counted(products[0], 'product')} in {' and '.join(map(str, products[1]))} bits"
-    which, decibels = f"{what} with accuracy_level", 10 * np.log10(max(cost, 1e-12) * SHARE / MOST)
+    """Return whether a graph with another level is better; add a line to the record."""
+    subject = f"{counted(products[0], 'product')} in {' and '.join(map(str, products[1]))} bits"
+    which, decibels = f"{subject} with accuracy_level", 10 * np.log10(max(cost, 1e-12) * SHARE / MOST)
     how = f"{cost:.2g} nats on random tokens" if is_text else f"an error of {decibels:.0f} dB"
     time = _time(work, graph, 1 if is_text else LENGTH) if work.options.times else None
     if cost >= most:
@@ -69,14 +69,14 @@ def _is_taken(
     if time is not None and time.low > _SLOWER:
         work.record.stored.append(f"{which} 1: with 4 the model would take {time.median:.2f} times as long")
         return False
-    kept = spelled("{accuracy_level:1} keeps inputs in float32")
+    option = spelled("{accuracy_level:1} keeps inputs in float32")
     taken = "" if time is None else f", {time.median:.2f} times as long as with 1"
-    work.record.stored.append(f"{which} 4: {how}{taken}; {kept}")
+    work.record.stored.append(f"{which} 4: {how}{taken}; {option}")
     return True
 
 
 def _round_inputs(graph: gs.Graph, bits: tuple[int, ...]) -> int:
-    """Give products in some bits the level at which kernels round inputs; return how many had another."""
+    """Set the accuracy level of products in some bits to rounded inputs; return how many were changed."""
     count = 0
     for owner in walk.graphs(graph):
         nodes = [node for node in owner.nodes if node.op == OPERATOR and node.attrs.get("bits") in bits]
@@ -84,23 +84,23 @@ def _round_inputs(graph: gs.Graph, bits: tuple[int, ...]) -> int:
             node.attrs["accuracy_level"] = ROUNDED
             count += 1
             cast = walk.producer(node.inputs[2])
-            is_table = not isinstance(node.inputs[1], gs.Constant)  # which lookups read with its scales
+            is_table = not isinstance(node.inputs[1], gs.Constant)  # lookups read it with these scales
             if cast is not None and isinstance(cast.inputs[0], gs.Constant) and not is_table:
                 scales = cast.outputs[0]  # kernels want constants
-                made = gs.Constant(str(scales.name), load(cast.inputs[0]).astype("float32"))
-                walk.redirect(scales, made)
+                constant = gs.Constant(str(scales.name), load(cast.inputs[0]).astype("float32"))
+                walk.redirect(scales, constant)
         unread = [node for node in owner.nodes if node.op == "Cast" and not node.outputs[0].outputs]
         remove_unused(owner, unread)
     return count
 
 
 def _time(work: Work, graph: gs.Graph, length: int) -> Timing | None:
-    """Return how many times as long a graph takes, for free dimensions of a length; None if it fails."""
-    graphs = [copy_graph(one) for one in (graph, work.graph)]
+    """Return the ratio of a graph's time to the present one at a sequence length; None if it fails."""
+    graphs = [copy_graph(original) for original in (graph, work.graph)]
     feeds = list(lifelike_feeds(work.graph, 1, length))
     options = timed_options(replace(work.run_here, prepack=True))
     try:
-        made, before = time_graphs(graphs, feeds, options, _SECONDS)
+        after, before = time_graphs(graphs, feeds, options, _SECONDS)
     except Exception:  # the runtime's exceptions share no narrower class
         return None
-    return ratio(made, before)
+    return ratio(after, before)

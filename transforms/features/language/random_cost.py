@@ -1,4 +1,4 @@
-"""What a change of the model that is made costs its outputs, on random tokens."""
+"""Measure on random tokens what a change of a model costs its outputs."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from transforms.pipelines.work import Work
 from transforms.run.lifelike_feeds import lifelike_feeds
 
 MOST = 0.02
-"""Nats on random tokens that a change by rule may cost. Random tokens lose 1.5 to 4 times as much as a text,
-from rounded weights as from rounded inputs: of a text these are about .005 to .013."""
+"""Limit in nats, on random tokens, of a change made by rule. Random tokens lose 1.5 to 4 times as much as
+text, whether weights or inputs are rounded: .005 to .013 nats on text."""
 
 SHARE = 10**-3.3
-"""The share of the error in the power of outputs that are no logits, which counts as much: 33 dB."""
+"""Relative error power of other outputs that counts as ``MOST``: 33 dB."""
 
 _FEEDS = 2
 
 
 class RandomCost:
-    """Tells how far outputs of changed graphs are from those of a work's graph as it was at first.
+    """Measures how far outputs of changed graphs are from those of the graph at the start.
 
-    ``is_text``: it makes logits of tokens.
+    ``is_text``: the model returns logits of tokens.
     """
 
     def __init__(self, work: Work) -> None:
-        """Run nothing yet."""
+        """Prepare; nothing is run yet."""
         self._work, self._taken = work, 0.0
         self._judge: Judge | None = None
         self.is_text = bool(logits_of(work.graph))
 
     def of(self, changed: gs.Graph) -> float | None:
-        """Return what a changed graph costs beside the changes that were taken; None if it does not run so.
+        """Return the cost of a changed graph less that of the changes already taken; None if it does not run.
 
-        Nats of rows of logits in the mean; without logits, the share of the error in their power, by the
-        share that counts as much as ``MOST``.
+        The unit is mean nats of rows of logits. Without logits it is the error's share of the output power,
+        scaled so that ``SHARE`` counts as ``MOST``.
         """
         work = self._work
         if too_large(work.graph):
@@ -54,5 +54,5 @@ class RandomCost:
         return max(0.0, cost - self._taken)
 
     def take(self, cost: float) -> None:
-        """Count a change no more that is taken: errors of independent changes add up."""
+        """Count the cost of an accepted change: errors of independent changes add up."""
         self._taken += cost

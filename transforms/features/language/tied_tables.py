@@ -1,4 +1,4 @@
-"""Step: store embeddings that heads multiply by in int8, where weights have few bits and it costs little."""
+"""Step: store embeddings tied to heads in int8 beside weights in few bits, if that costs little."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _BLOCK = 16
 
 
 def store_tied(work: Work, costs_of: RandomCost) -> None:
-    """Store tied tables in int8 if outputs on random tokens differ by less than .02 nats, or 33 dB; say so.
+    """Store tied tables in int8 if outputs on random tokens change by less than .02 nats or 33 dB; report it.
 
-    Beside MatMulNBits products read them so too, if that is near enough, else ONNX's own DequantizeLinear.
-    Nothing is measured where outputs are not to be compared.
+    With ``matmul_nbits`` they are first tried as MatMulNBits, then with ONNX's DequantizeLinear. Nothing is
+    measured where outputs may not be compared.
     """
     tables = _wanted(work) if stores_tied(work) else []
     if not tables:
@@ -42,8 +42,8 @@ def store_tied(work: Work, costs_of: RandomCost) -> None:
         cost = costs_of.of(graph) if work.options.may_compare else 0.0
         if cost is not None and cost < MOST:
             measured = f", {cost:.2g} nats on random tokens" if work.options.may_compare else ""
-            what, kept = counted(len(tables), "tied embedding"), spelled("{embeddings:float} keeps it")
-            work.record.stored.append(f"Stored in int8 with its head: {what}{measured}; {kept}")
+            subject, option = counted(len(tables), "tied embedding"), spelled("{embeddings:float} keeps it")
+            work.record.stored.append(f"Stored in int8 with its head: {subject}{measured}; {option}")
             work.graph = graph
             costs_of.take(cost)
             return
@@ -54,10 +54,10 @@ def store_tied(work: Work, costs_of: RandomCost) -> None:
 
 
 def _wanted(work: Work) -> list[gs.Constant]:
-    """Return the tied tables that nothing in the scheme names, and that are large enough."""
+    """Return the tied tables that are large enough and that the scheme does not name."""
     scheme, graph = work.scheme, work.graph
     patterns = (*scheme.exclude_nodes, *scheme.layers)
-    kept = NodeSet(
+    named_nodes = NodeSet(
         node
         for node in walk.nodes(graph)
         if node.op in (*scheme.exclude_op_types, *scheme.layers)
@@ -70,7 +70,7 @@ def _wanted(work: Work) -> list[gs.Constant]:
         if is_tied(table)
         and table.name not in scheme.tensors
         and table._values.nbytes >= 4 * _LEAST_NUMBERS
-        and not why_not_stored(table, _BLOCK, outputs, kept)
+        and not why_not_stored(table, _BLOCK, outputs, named_nodes)
     ]
 
 
@@ -79,18 +79,18 @@ def _write(work: Work, graph: gs.Graph, names: set[str], *, in_blocks: bool) -> 
     if in_blocks:
         read = {id(node) for table in tables for node in table.outputs}
         read |= {id(head) for table in tables for node in table.outputs for head in heads(node, table)}
-        kept = NodeSet(node for node in walk.nodes(graph) if id(node) not in read)
-        store_embeddings(graph, "int8", accuracy_level=work.options.accuracy_level, exclude=kept)
+        other_nodes = NodeSet(node for node in walk.nodes(graph) if id(node) not in read)
+        store_embeddings(graph, "int8", accuracy_level=work.options.accuracy_level, exclude=other_nodes)
         return
     dequantized = [_dequantize_for_heads(graph, table) for table in tables]
     quantize_tables(graph, tables)
-    for node in dequantized:  # lookups read its scales: the runtime's kernel for products wants its own
+    for node in dequantized:  # lookups read its scales: the runtime's kernel for products needs its own
         scale = node.inputs[1]
         node.inputs[1] = gs.Constant(walk.Names(graph).derive(str(scale.name), "of_head"), scale.values)
 
 
 def _dequantize_for_heads(graph: gs.Graph, table: gs.Constant) -> gs.Node:
-    """Let heads multiply by dequantized integers with a scale for each row; return what dequantizes them.
+    """Let heads multiply by dequantized integers with a scale for each row; return the dequantizing node.
 
     Lookups still read floats. Gemms become MatMuls, for which the runtime has a kernel with such weights.
     """
@@ -100,23 +100,25 @@ def _dequantize_for_heads(graph: gs.Graph, table: gs.Constant) -> gs.Node:
     turned = np.ascontiguousarray(quantize(values, scale, zeros, "int8", 0).T)
     stored = (("quantized", turned), ("scale", scale), ("zero_point", zeros))
     inputs = [gs.Constant(names.derive(table.name, suffix), array) for suffix, array in stored]
-    made = gs.Variable(names.derive(table.name, "dequantized"), np.float32, list(table.shape)[::-1])
-    label = names.derive(made.name, DEQUANTIZE_LINEAR)
-    node = gs.Node(DEQUANTIZE_LINEAR, label, {"axis": 1}, inputs, [made])
+    weight = gs.Variable(names.derive(table.name, "dequantized"), np.float32, list(table.shape)[::-1])
+    label = names.derive(weight.name, DEQUANTIZE_LINEAR)
+    node = gs.Node(DEQUANTIZE_LINEAR, label, {"axis": 1}, inputs, [weight])
     insertions.add(graph, None, [node])
     users = [user for user in table.outputs if not is_lookup(user, table)]
     for head in [head for user in users for head in heads(user, table)]:
         if head.op == "Gemm":
             _become_product(graph, head, names, insertions)
-        head.inputs[1] = made
+        head.inputs[1] = weight
     insertions.place(graph)
     for owner in walk.graphs(graph):
-        remove_unused(owner, [one for one in owner.nodes if any(one is user for user in users)])
+        remove_unused(
+            owner, [candidate for candidate in owner.nodes if any(candidate is user for user in users)]
+        )
     return node
 
 
 def _become_product(graph: gs.Graph, head: gs.Node, names: walk.Names, insertions: Insertions) -> None:
-    """Make a MatMul of a Gemm without factors, and an Add of its bias."""
+    """Replace a Gemm without factors by a MatMul and an Add of its bias."""
     added, result = bias(head), head.outputs[0]
     head.op, head.attrs, head.inputs = "MatMul", {}, head.inputs[:2]
     if added is not None:

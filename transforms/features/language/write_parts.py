@@ -1,7 +1,4 @@
-"""Steps that write products and embeddings as operators of ONNX Runtime, as the options say.
-
-The record has lines on them.
-"""
+"""Steps that write products and embeddings as operators of ONNX Runtime, as requested, and report it."""
 
 from __future__ import annotations
 
@@ -29,9 +26,9 @@ def write_products(work: Work) -> None:
 
 
 def spend_little(work: Work) -> None:
-    """Make the changes that cost outputs little on random tokens: tables in int8, inputs that are rounded.
+    """Make the changes that cost outputs little on random tokens.
 
-    Tables that heads read too, beside weights in few bits; then the accuracy level of products in 4 bits.
+    Stores tables tied to heads in int8, beside weights in few bits; then sets the accuracy level of products.
     """
     from transforms.features.language.levels import choose_level
     from transforms.features.language.random_cost import RandomCost
@@ -43,12 +40,14 @@ def spend_little(work: Work) -> None:
 
 
 def write_embeddings(work: Work) -> None:
-    """Store embeddings in few bits; ValueError for a model without one that can be stored so."""
+    """Store embeddings in few bits; raise ValueError for a model without one that can be stored."""
     from transforms.store_embeddings import store_embeddings
 
     form, excluded = work.options.embeddings, work.record.asked or work.asked
-    kept = NodeSet(node for node in walk.nodes(work.graph) if _is_excluded(node, excluded))
-    count = store_embeddings(work.graph, form, accuracy_level=work.options.accuracy_level, exclude=kept)
+    excluded_nodes = NodeSet(node for node in walk.nodes(work.graph) if _is_excluded(node, excluded))
+    count = store_embeddings(
+        work.graph, form, accuracy_level=work.options.accuracy_level, exclude=excluded_nodes
+    )
     are_found = work.scheme.weight == FOUND and any(
         node.op == GATHER_BLOCKS for node in walk.nodes(work.graph)
     )

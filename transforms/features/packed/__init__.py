@@ -1,1 +1,1 @@
-"""Weights of block formats in their true bits, which functions of a model decode in standard operators."""
+"""Weights of block formats stored with their true bits, decoded by functions of standard operators."""

@@ -1,8 +1,8 @@
-"""What the codes of a block format are, and how they lie in bytes.
+"""The codes of a block format and their layout in bytes.
 
-Codes of 2 to 8 bits are stored without a gap, in planes of 1, 2, 4 or 8 bits that fill whole bytes: one of 6
-bits is 4 low bits in one plane and 2 high bits in another. Whatever reads a byte of a plane finds all of its
-codes in one row of a table.
+Codes of 2 to 8 bits are stored without gaps, in planes of 1, 2, 4 or 8 bits that fill whole bytes: a 6-bit
+code has its 4 low bits in one plane and its 2 high bits in another. A byte of a plane is decoded by looking
+up one row of a table, which has all of its codes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """A tensor as [outer, length, inner], with blocks and sub-blocks along the length; the last may be
-    short."""
+    """A tensor as [outer, length, inner], with blocks and sub-blocks along the length.
+
+    The last block or sub-block may be short.
+    """
 
     shape: tuple[int, ...]
     cut: tuple[int, int, int]
@@ -28,7 +30,7 @@ class BlockLayout:
 
     @classmethod
     def along(cls, shape: Sequence[int], axis: int, block: int, group: int) -> BlockLayout:
-        """Return the layout of blocks along an axis of a tensor that is neither empty nor a single number."""
+        """Return the layout of blocks along an axis of a tensor with elements and a rank above 0."""
         axis %= len(shape)
         cut = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
         return cls(tuple(shape), cut, block, group)
@@ -40,11 +42,11 @@ class BlockLayout:
 
     @property
     def place_type(self) -> np.dtype[Any]:
-        """The type of places in the flat tensor."""
+        """The dtype of indices into the flat tensor."""
         return np.dtype(np.int32 if self.size < 2**31 else np.int64)
 
     def starts(self, size: int) -> NDArray[np.intp]:
-        """Return the places along the length at which blocks of a size begin."""
+        """Return the indices along the length at which blocks of a size begin."""
         return np.arange(0, self.cut[1], size)
 
     def count(self, size: int) -> int:
@@ -57,7 +59,7 @@ class BlockLayout:
         return outer, -(-length // size), min(size, length), inner
 
     def spread(self, of_blocks: NDArray[Any], size: int) -> NDArray[Any]:
-        """Return one entry for each element from one for each block of a size."""
+        """Repeat the entry of each block of a size for each of its elements."""
         outer, number, elements, inner = self.wide(size)
         each = of_blocks.reshape(outer, number, 1, inner)
         if self.cut[1] <= size:
@@ -69,18 +71,18 @@ Float32 = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
 WIDEST = 8
-"""Bits of a code at most."""
+"""Largest number of bits of a code."""
 
 BIAS = 127
-"""What a stored exponent is larger by."""
+"""Bias of a stored exponent."""
 
 
 @dataclass(frozen=True, eq=False)
 class Codes:
-    """The codes of a format: ``values`` by code, the exponent of their unit, bits of shifts of sub-blocks.
+    """The codes of a format: ``values`` by code, the exponent of their unit, bits of sub-block shifts.
 
-    ``detour``: what is added to the exponent of a block that has no codes with the usual one.
-    ``is_complement``: negative numbers are two's complement, and do not have a bit for the sign.
+    ``detour``: added to the exponent of a block that has no codes with the usual one. ``is_complement``:
+    negative numbers are in two's complement instead of sign and magnitude.
     """
 
     bits: int
@@ -92,37 +94,37 @@ class Codes:
 
     @property
     def powers(self) -> Float32:
-        """The factor for each stored exponent."""
+        """The factor of each stored exponent."""
         return np.ldexp(np.float32(1), np.minimum(np.arange(256) - BIAS - self.unit, 127)).astype(np.float32)
 
     @property
     def shift_powers(self) -> Float32:
-        """The factor for each shift."""
+        """The factor of each shift."""
         return np.ldexp(np.float32(1), -np.arange(2**self.shift_bits)).astype(np.float32)
 
 
 def plane_widths(bits: int) -> tuple[int, ...]:
-    """Return the widths of the planes of a code, that of its lowest bits first: the powers of two in it."""
+    """Return the widths of the planes of a code, lowest bits first: the powers of two in ``bits``."""
     return tuple(width for width in (8, 4, 2, 1) if bits & width)
 
 
 def plane_bytes(count: int, bits: int) -> list[int]:
-    """Return the sizes in bytes of the planes of so many codes."""
+    """Return the size in bytes of each plane of ``count`` codes."""
     return [-(-count * width // 8) for width in plane_widths(bits)]
 
 
 def join_planes(planes: list[Bytes], bits: int, count: int) -> Bytes:
-    """Return the flat codes whose planes these are."""
+    """Join planes to flat codes."""
     if bits == WIDEST:
         return planes[0][:count]
-    parts: list[Bytes] = []
+    plane_codes: list[Bytes] = []
     low = 0
     for plane, width in zip(planes, plane_widths(bits), strict=True):
         rows = (codes_in_bytes(width) << np.uint8(low)).view(f"u{8 // width}")  # a byte's codes as one number
-        parts.append(rows.reshape(256)[plane].view(np.uint8)[:count])
+        plane_codes.append(rows.reshape(256)[plane].view(np.uint8)[:count])
         low += width
-    codes, *others = parts
-    for part in others:
+    codes, *higher = plane_codes
+    for part in higher:
         codes |= part
     return codes
 

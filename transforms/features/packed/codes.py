@@ -1,8 +1,8 @@
-"""The codes of a block format: which number each stands for, and how numbers on the grid become codes.
+"""Encode numbers in the codes of a block format, and decode them.
 
-A number is value[code] * 2^-shift * 2^(exponent - 127 - unit), with an exponent of one byte for each block
-and, in Microexponents, a shift for each sub-block. A number that has no code, such as NaN, or -128 steps of
-two's complement, whose code stands for -0 here, is stored beside the codes with its place.
+A number is value[code] * 2^-shift * 2^(exponent - 127 - unit), with a one-byte exponent for each block and,
+in Microexponents, a shift for each sub-block. Numbers without a code, such as NaN, or -128 steps in two's
+complement (whose code stands for -0 here), are stored beside the codes with their indices.
 :mod:`transforms.features.packed.code_layout` says how codes lie in bytes.
 """
 
@@ -22,7 +22,7 @@ from transforms.features.packed.code_layout import BIAS, WIDEST, BlockLayout, By
 
 @dataclass(frozen=True)
 class Encoded:
-    """Flat ``codes``, ``exponents`` of blocks, ``shifts`` of sub-blocks, and places of what has no code."""
+    """Flat ``codes``, ``exponents`` of blocks, ``shifts`` of sub-blocks, and ``places`` without a code."""
 
     codes: Bytes
     exponents: Bytes
@@ -32,13 +32,13 @@ class Encoded:
 
 def codes_of(fmt: Format) -> Codes | None:
     """Return the codes of a block format, or None if its elements have more than 8 bits."""
-    given = fmt.attributes
+    attributes = fmt.attributes
     if fmt.op == MX:
-        return _element_codes(str(given["element_dtype"]))
-    prime = given.get("bfp_method", "to_bfp") != "to_bfp"
-    shift_bits = int(given["sub_block_shift_bits"]) if prime else 0
-    complement = bool(given.get("use_compiler_version_cpu_kernel", 0))
-    return _step_codes(int(given["bit_width"]) - 9, shift_bits, complement)
+        return _element_codes(str(attributes["element_dtype"]))
+    prime = attributes.get("bfp_method", "to_bfp") != "to_bfp"
+    shift_bits = int(attributes["sub_block_shift_bits"]) if prime else 0
+    complement = bool(attributes.get("use_compiler_version_cpu_kernel", 0))
+    return _step_codes(int(attributes["bit_width"]) - 9, shift_bits, complement)
 
 
 @lru_cache
@@ -63,12 +63,12 @@ def _element_codes(name: str) -> Codes:
 
 
 def _complement(steps: Float32) -> Float32:
-    """Return the values of two's complement, in which the code of the lowest number stands for -0."""
+    """Return the values of two's complement, with -0 for the code of the lowest number."""
     return np.concatenate([steps, np.array([-0.0], np.float32), -steps[:0:-1]])
 
 
 def _magnitudes(element: Element) -> Float32:
-    """Return the numbers of the codes without a sign, ascending; NaN for those that are none."""
+    """Return the values of codes without a sign, ascending; NaN for codes that are not numbers."""
     codes = np.arange(2 ** (element.exponent_bits + element.mantissa_bits))
     exponent, rest = codes >> element.mantissa_bits, codes % 2**element.mantissa_bits
     mantissa = rest / 2**element.mantissa_bits + (exponent > 0)
@@ -78,33 +78,33 @@ def _magnitudes(element: Element) -> Float32:
 
 @keeps_subnormals
 def encode(values: Float32, codes: Codes, layout: BlockLayout) -> Encoded:
-    """Return numbers in codes; ``places``, in the flat array, are of those whose codes give other bits."""
+    """Encode numbers; ``places`` are the flat indices of those that do not decode to the same bits."""
     cut = np.ascontiguousarray(values, np.float32).reshape(layout.cut)
-    found = _encode(cut, codes, layout)
-    wrong = _differ(found, cut, codes, layout)
+    encoded = _encode(cut, codes, layout)
+    wrong = _differ(encoded, cut, codes, layout)
     if codes.detour and wrong.any():
         bad = np.logical_or.reduceat(wrong, layout.starts(layout.block), axis=1)
-        others = np.clip(found.exponents.astype(int) + codes.detour * bad, 0, 255).astype(np.uint8)
-        other = _encode(cut, codes, layout, others)
+        exponents = np.clip(encoded.exponents.astype(int) + codes.detour * bad, 0, 255).astype(np.uint8)
+        other = _encode(cut, codes, layout, exponents)
         better = _count(_differ(other, cut, codes, layout), layout) < _count(wrong, layout)
-        found = _encode(cut, codes, layout, np.where(better, others, found.exponents))
-        wrong = _differ(found, cut, codes, layout)
-    return Encoded(found.codes, found.exponents, found.shifts, np.flatnonzero(wrong))
+        encoded = _encode(cut, codes, layout, np.where(better, exponents, encoded.exponents))
+        wrong = _differ(encoded, cut, codes, layout)
+    return Encoded(encoded.codes, encoded.exponents, encoded.shifts, np.flatnonzero(wrong))
 
 
 @keeps_subnormals
-def decode(found: Encoded, codes: Codes, layout: BlockLayout) -> Float32:
-    """Return the numbers that codes stand for, in the shape ``layout.cut``; those in ``places`` are wrong."""
-    numbers = codes.values[found.codes].reshape(layout.cut)
+def decode(encoded: Encoded, codes: Codes, layout: BlockLayout) -> Float32:
+    """Decode to numbers in the shape ``layout.cut``; those at ``places`` are wrong."""
+    numbers = codes.values[encoded.codes].reshape(layout.cut)
     with np.errstate(all="ignore"):
         if codes.shift_bits:
-            _scale(numbers, codes.shift_powers[found.shifts], layout, layout.group)
-        _scale(numbers, codes.powers[found.exponents], layout, layout.block)
+            _scale(numbers, codes.shift_powers[encoded.shifts], layout, layout.group)
+        _scale(numbers, codes.powers[encoded.exponents], layout, layout.block)
     return numbers
 
 
 def _scale(numbers: Float32, powers: Float32, layout: BlockLayout, size: int) -> None:
-    """Multiply numbers by the powers of their blocks of a size, in place."""
+    """Multiply numbers in place by the powers of their blocks of a size."""
     outer, number, elements, inner = layout.wide(size)
     if number * elements == layout.cut[1]:
         blocks = numbers.reshape(outer, number, elements, inner)
@@ -114,14 +114,14 @@ def _scale(numbers: Float32, powers: Float32, layout: BlockLayout, size: int) ->
 
 
 def _encode(cut: Float32, codes: Codes, layout: BlockLayout, exponents: Bytes | None = None) -> Encoded:
-    own = ((cut.view(np.uint32) >> 23) & 0xFF).astype(np.uint8)
-    own[own == 255] = 0
+    element_exponents = ((cut.view(np.uint32) >> 23) & 0xFF).astype(np.uint8)
+    element_exponents[element_exponents == 255] = 0
     if exponents is None:
-        exponents = np.maximum.reduceat(own, layout.starts(layout.block), axis=1)
+        exponents = np.maximum.reduceat(element_exponents, layout.starts(layout.block), axis=1)
     power = layout.spread(exponents, layout.block).astype(np.int32)
     shifts = np.empty(0, np.uint8)
     if codes.shift_bits:
-        tops = np.maximum.reduceat(own, layout.starts(layout.group), axis=1)
+        tops = np.maximum.reduceat(element_exponents, layout.starts(layout.group), axis=1)
         of_groups = power[:, layout.starts(layout.group)]
         shifts = np.minimum(of_groups - tops, 2**codes.shift_bits - 1).astype(np.uint8)
         power = power - layout.spread(shifts, layout.group)
@@ -131,22 +131,22 @@ def _encode(cut: Float32, codes: Codes, layout: BlockLayout, exponents: Bytes | 
 
 
 def _places_of(units: Float32, codes: Codes) -> Bytes:
-    """Return the code of each number, of some other number where it has none."""
+    """Return the code of each number, or another number's code where it has none."""
     half = 1 << (codes.bits - 1)
-    known = codes.values[:half]
-    known = known[np.isfinite(known)]
+    magnitudes = codes.values[:half]
+    magnitudes = magnitudes[np.isfinite(magnitudes)]
     sizes = np.abs(units)
-    if known[-1] == len(known) - 1:  # whole numbers
+    if magnitudes[-1] == len(magnitudes) - 1:  # whole numbers
         with np.errstate(invalid="ignore"):
-            place = np.fmin(sizes, known[-1]).astype(np.int16)
+            place = np.fmin(sizes, magnitudes[-1]).astype(np.int16)
     else:
-        place = np.minimum(np.searchsorted(known, sizes), len(known) - 1).astype(np.int16)
+        place = np.minimum(np.searchsorted(magnitudes, sizes), len(magnitudes) - 1).astype(np.int16)
     negative = np.where(place == 0, half, 2 * half - place) if codes.is_complement else place + half
     return np.where(np.signbit(units), negative, place).astype(np.uint8)
 
 
-def _differ(found: Encoded, cut: Float32, codes: Codes, layout: BlockLayout) -> NDArray[np.bool_]:
-    return decode(found, codes, layout).view(np.uint32) != cut.view(np.uint32)
+def _differ(encoded: Encoded, cut: Float32, codes: Codes, layout: BlockLayout) -> NDArray[np.bool_]:
+    return decode(encoded, codes, layout).view(np.uint32) != cut.view(np.uint32)
 
 
 def _count(wrong: NDArray[np.bool_], layout: BlockLayout) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""One weight in the codes of a block format."""
+"""Encode one weight in the codes of a block format."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Arrays = list[NDArray[np.generic]]
 _Shapes = list[tuple[int, ...]] | None
 
 MOST_PATCHED = 100
-"""One number in so many may have no code: what has fewer codes is not of the format."""
+"""At most one number in this many may have no code: otherwise the weight is not of the format."""
 
-_PROBE = 4096  # numbers at the front that are looked at first
-_MANTISSA_BELOW = 0x7FFF  # bits of a float32 below the widest mantissa of any code
+_PROBE = 4096  # numbers at the start, which are examined first
+_MANTISSA_BELOW = 0x7FFF  # float32 mantissa bits below those of any code
 
 
 @dataclass(frozen=True)
 class PackedConstant:
-    """A call of a function that :mod:`transforms.features.packed.unpackers` makes, and its inputs by name."""
+    """A call of a function from :mod:`transforms.features.packed.unpackers`, and its inputs by name."""
 
     op: str
     inputs: dict[str, Weight]
@@ -44,30 +44,30 @@ class PackedConstant:
 
 
 def may_be_packed(values: NDArray[np.float32]) -> bool:
-    """Return whether the first numbers have as few bits as codes have."""
+    """Return whether the first numbers have no more mantissa bits than codes."""
     front = values.reshape(-1)[:_PROBE]
     fine = (front.view(np.uint32) & _MANTISSA_BELOW != 0) & (np.abs(front) >= np.float32(2.0**-126))
     return int(np.count_nonzero(fine & np.isfinite(front))) * MOST_PATCHED <= front.size
 
 
 def grid_of(values: Float32Array, formats: Sequence[Format], axes: Sequence[int]) -> Format | None:
-    """Return the first format that has codes for a weight, with blocks along one of some axes."""
+    """Return the first format that can represent a weight with blocks along one of some axes, or None."""
     tried = product(formats, axes) if may_be_packed(values) else ()
     return next((fmt for fmt, axis in tried if pack_constant(values, fmt, axis, LastEncoded())), None)
 
 
 class LastEncoded:
-    """The arrays of the weight that was encoded last: those of one weight are written one after another."""
+    """Cache of the arrays of the last encoded weight, whose inputs are written one after another."""
 
     def __init__(self) -> None:
-        """Start without any."""
+        """Start empty."""
         self._key: object = None
         self._arrays: Arrays = []
 
     def recall(self, key: object, make: Callable[[], Arrays]) -> Arrays:
-        """Return what ``make`` returns, or returned at the last call if that had the same key."""
+        """Return the arrays of a key, from the cache if it was the last one."""
         if key is not self._key:
-            self._key, self._arrays = None, []  # freed before others are made
+            self._key, self._arrays = None, []  # free the old arrays before making others
             self._key, self._arrays = key, make()
         return self._arrays
 
@@ -75,10 +75,10 @@ class LastEncoded:
 def pack_constant(
     source: Weight, fmt: Format, axis: int, last: LastEncoded, *, least_in_lanes: int | None = None
 ) -> PackedConstant | None:
-    """Return float32 numbers in codes of a format with blocks along an axis; None if it has none for them.
+    """Encode float32 numbers with blocks along an axis; return None if the format cannot represent them.
 
-    The codes give the same bits again. Of a weight that takes no memory the inputs are computed when needed.
-    ``least_in_lanes``: elements from which few steps decode a weight, by default LARGE.
+    Decoding gives the same bits. The inputs of a weight that is not in memory are computed when needed.
+    ``least_in_lanes``: elements from which a weight is decoded by few nodes, by default LARGE.
     """
     codes, values = codes_of(fmt), load_values(source)
     if codes is None or values.size < 2:
@@ -101,14 +101,14 @@ def pack_constant(
 
 
 def _shapes(codes: Codes, layout: BlockLayout, least: int | None) -> _Shapes:
-    """Return the shapes with which few steps decode a weight of so many elements; None for others."""
+    """Return the shapes with which few nodes decode a weight of at least ``least`` elements, or None."""
     return input_shapes(codes, layout) if layout.size >= (LARGE if least is None else least) else None
 
 
 def _when_needed(
     inputs: dict[str, Weight], make: Callable[[], Arrays], last: LastEncoded
 ) -> dict[str, Weight]:
-    """Return inputs that are made each time, all of them at once."""
+    """Return inputs that are computed at each use, all together."""
     key = object()
 
     def part(number: int) -> Callable[[], NDArray[np.generic]]:
@@ -121,7 +121,7 @@ def _when_needed(
 
 
 def _holds_front(values: NDArray[np.float32], codes: Codes, layout: BlockLayout) -> bool:
-    """Return whether the first fibres have codes, as far as they are few."""
+    """Return whether the first numbers have codes, up to the share allowed."""
     outer, length, inner = layout.cut
     count = max(1, _PROBE // (length * inner))
     if count >= outer:
@@ -132,24 +132,24 @@ def _holds_front(values: NDArray[np.float32], codes: Codes, layout: BlockLayout)
 
 
 def _arrays(values: NDArray[np.float32], codes: Codes, layout: BlockLayout, shapes: _Shapes) -> Arrays | None:
-    """Return the inputs of a call, None if too many numbers have no code."""
-    found = encode(values, codes, layout)
-    if found.places.size * MOST_PATCHED > values.size:
+    """Return the inputs of a call, or None if too many numbers have no code."""
+    encoded = encode(values, codes, layout)
+    if encoded.places.size * MOST_PATCHED > values.size:
         return None
     outer, number, _, inner = layout.wide(layout.block)
-    arrays: Arrays = [*split_planes(found.codes, codes.bits)]
-    arrays.append(found.exponents.reshape(outer, number, 1, inner))
+    arrays: Arrays = [*split_planes(encoded.codes, codes.bits)]
+    arrays.append(encoded.exponents.reshape(outer, number, 1, inner))
     if codes.shift_bits:
-        arrays += split_planes(found.shifts.reshape(-1), shift_width(codes))
+        arrays += split_planes(encoded.shifts.reshape(-1), shift_width(codes))
     if shapes:
         arrays = [array.reshape(shape) for array, shape in zip(arrays, shapes, strict=True)]
-    if found.places.size:
-        arrays += [found.places.astype(layout.place_type), values.reshape(-1)[found.places]]
+    if encoded.places.size:
+        arrays += [encoded.places.astype(layout.place_type), values.reshape(-1)[encoded.places]]
     return arrays
 
 
 def split_planes(codes: Bytes, bits: int) -> list[Bytes]:
-    """Return the planes of flat codes; zeros fill the last byte of each."""
+    """Split flat codes into planes; zeros fill the last byte of each."""
     planes: list[Bytes] = []
     low = 0
     for width in plane_widths(bits):

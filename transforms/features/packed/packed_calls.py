@@ -1,6 +1,6 @@
-"""Calls of functions that decode packed weights.
+"""Attach and resolve the functions that decode packed weights.
 
-A model that is saved gets the functions; in one that is read, what looks at weights sees the numbers.
+A saved model gets the functions; in a model that is read, their calls become weights.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from transforms.graph.lazy_values import LARGE, Computed, Weight, load_values
 from transforms.graph.proto_graphs import each_graph, each_node, read_names
 
 _LEAST_IR_VERSION = 8
-"""The first with functions in a model."""
+"""First IR version with functions in a model."""
 
-_Own = dict[str, tuple[Format, bool]]
+_Decoders = dict[str, tuple[Format, bool]]
 
 
 def attach_packed(model: onnx.ModelProto) -> None:
-    """Attach the functions that a model calls and does not have, in place; large weights get turns."""
-    if all(one.domain != DOMAIN for one in model.opset_import):
+    """Attach the missing functions that a model calls, in place; large weights are decoded in turns."""
+    if all(entry.domain != DOMAIN for entry in model.opset_import):
         return
-    opset = max((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), default=0)
-    own = [node for node in model.graph.node if node.domain == DOMAIN]
-    take_turns(model.graph, [node for node in own if format_of_op(node.op_type)])
-    known = {function.name for function in model.functions if function.domain == DOMAIN}
+    opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+    calls = [node for node in model.graph.node if node.domain == DOMAIN]
+    take_turns(model.graph, [node for node in calls if format_of_op(node.op_type)])
+    attached = {function.name for function in model.functions if function.domain == DOMAIN}
     called = {node.op_type for node in each_node(model.graph) if node.domain == DOMAIN}
-    for op in sorted(called - known):
+    for op in sorted(called - attached):
         if format_of_op(op):
             model.functions.append(make_own(op, opset))
         elif is_turn_op(op):
@@ -55,42 +55,46 @@ def attach_packed(model: onnx.ModelProto) -> None:
 
 
 def unpack_calls(light: onnx.ModelProto, weights: dict[str, Weight]) -> int:
-    """Replace calls of the functions made here by the weights that they decode, in place; return how many.
+    """Replace calls of our decoding functions by the decoded weights, in place; return how many.
 
-    ``weights`` are those that are inputs of the light model; large results join them, decoded when needed.
+    ``weights`` are inputs of the light model; large results are added, decoded when needed.
     Calls whose inputs are computed, or do not fit their attributes, stay calls of a local function.
     """
-    own = {function.name: found for function in light.functions if (found := format_of_own(function))}
-    if not own:
+    decoders = {
+        function.name: decoder for function in light.functions if (decoder := format_of_own(function))
+    }
+    if not decoders:
         return 0
     drop_turns(light)
-    count = _in_graph(light.graph, own, weights)
+    count = _in_graph(light.graph, decoders, weights)
     for graph in list(each_graph(light.graph))[1:]:
-        count += _in_graph(graph, own, {}, least=math.inf)
+        count += _in_graph(graph, decoders, {}, least=math.inf)
     left = {node.op_type for node in each_node(light.graph) if node.domain == DOMAIN}
-    for function in [one for one in light.functions if one.domain == DOMAIN and one.name not in left]:
+    for function in [local for local in light.functions if local.domain == DOMAIN and local.name not in left]:
         light.functions.remove(function)
     if not left:
-        kept = [one for one in light.opset_import if one.domain != DOMAIN]
+        imports = [entry for entry in light.opset_import if entry.domain != DOMAIN]
         del light.opset_import[:]
-        light.opset_import.extend(kept)
+        light.opset_import.extend(imports)
     return count
 
 
 def calls_in(model: onnx.ModelProto) -> Iterator[tuple[Format, int, set[str]]]:
-    """Yield the format of each call that decodes a weight, its elements, and the names of what it reads."""
+    """Yield the format of each call that decodes a weight, its element count, and the names it reads."""
     waiting = stored_names(model)
     for node in each_node(model.graph):
-        found = format_of_op(node.op_type) if node.domain == DOMAIN else None
-        if found is not None:
-            shape = next((list(one.ints) for one in node.attribute if one.name == "shape"), [])
-            yield found[0], math.prod(shape), {waiting.get(name, name) for name in node.input}
+        named_format = format_of_op(node.op_type) if node.domain == DOMAIN else None
+        if named_format is not None:
+            shape = next(
+                (list(attribute.ints) for attribute in node.attribute if attribute.name == "shape"), []
+            )
+            yield named_format[0], math.prod(shape), {waiting.get(name, name) for name in node.input}
 
 
 def _in_graph(
-    graph: onnx.GraphProto, decoders: _Own, weights: dict[str, Weight], *, least: float = LARGE
+    graph: onnx.GraphProto, decoders: _Decoders, weights: dict[str, Weight], *, least: float = LARGE
 ) -> int:
-    """Replace the calls in one graph; results of ``least`` bytes become inputs, in ``weights``."""
+    """Replace the calls in one graph; results of at least ``least`` bytes become inputs, in ``weights``."""
     calls = [node for node in graph.node if node.domain == DOMAIN and node.op_type in decoders]
     stored = {tensor.name: tensor for tensor in graph.initializer}
     results = {
@@ -99,10 +103,10 @@ def _in_graph(
     if not results:
         return 0
     gone = [node for node in calls if node.output[0] in results]
-    kept = [node for node in graph.node if not (node.domain == DOMAIN and node.output[0] in results)]
+    remaining = [node for node in graph.node if not (node.domain == DOMAIN and node.output[0] in results)]
     inputs = {name for node in gone for name in node.input}
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(remaining)
     _drop_unused(graph, inputs, weights)
     infos = [value for value in graph.value_info if value.name not in results]
     del graph.value_info[:]
@@ -113,9 +117,9 @@ def _in_graph(
 
 
 def _result(
-    node: onnx.NodeProto, decoders: _Own, stored: dict[str, onnx.TensorProto], weights: dict[str, Weight]
+    node: onnx.NodeProto, decoders: _Decoders, stored: dict[str, onnx.TensorProto], weights: dict[str, Weight]
 ) -> Weight | None:
-    """Return what a call decodes, computed when needed; None unless all that it needs is stored and fits."""
+    """Return the lazily decoded weight of a call, or None unless all inputs are stored and consistent."""
     fmt, patched = decoders[node.op_type]
     names = input_names(fmt, patched=patched)
     if len(node.input) != len(names) or not all(
@@ -137,7 +141,7 @@ def _result(
 
 
 def _layout(fmt: Format, attributes: Mapping[str, Sequence[int]]) -> BlockLayout | None:
-    """Return the layout that attributes of a call tell of; None if they contradict each other."""
+    """Return the layout given by attributes of a call, or None if they contradict each other."""
     if set(attributes) != set(attribute_names(fmt)) or len(attributes["cut"]) != 3:
         return None
     shape, (outer, length, inner) = tuple(attributes["shape"]), attributes["cut"]
@@ -148,26 +152,26 @@ def _layout(fmt: Format, attributes: Mapping[str, Sequence[int]]) -> BlockLayout
 
 
 def _fit(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> bool:
-    """Return whether inputs of a call have the sizes and types that its attributes claim."""
+    """Return whether inputs of a call have the sizes and types given by its attributes."""
     sizes = [*plane_bytes(layout.size, codes.bits), layout.count(layout.block)]
     if codes.shift_bits:
         sizes += plane_bytes(layout.count(layout.group), shift_width(codes))
     arrays = list(inputs.values())
-    found = [math.prod(array.shape) for array in arrays[: len(sizes)] if array.dtype == np.uint8]
-    if found != sizes or len(arrays) == len(sizes):
-        return found == sizes
-    places, others = arrays[len(sizes) :]
-    types = (places.dtype, others.dtype) == (layout.place_type, np.float32)
-    if not types or places.shape != others.shape or len(places.shape) != 1:
+    counts = [math.prod(array.shape) for array in arrays[: len(sizes)] if array.dtype == np.uint8]
+    if counts != sizes or len(arrays) == len(sizes):
+        return counts == sizes
+    places, patches = arrays[len(sizes) :]
+    types = (places.dtype, patches.dtype) == (layout.place_type, np.float32)
+    if not types or places.shape != patches.shape or len(places.shape) != 1:
         return False
     inside = load_values(places)
     return bool(((inside >= 0) & (inside < layout.size)).all())
 
 
 def _have_shapes(inputs: Mapping[str, Weight], shapes: Sequence[tuple[int, ...]] | None) -> bool:
-    """Return whether the planes, exponents and shifts lie as the function of a form reads them."""
-    found = [tuple(array.shape) for array in inputs.values()]
-    return shapes is not None and found[: len(shapes)] == list(shapes)
+    """Return whether planes, exponents and shifts have the shapes that a form's function reads."""
+    actual = [tuple(array.shape) for array in inputs.values()]
+    return shapes is not None and actual[: len(shapes)] == list(shapes)
 
 
 def _decode(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> NDArray[np.float32]:
@@ -178,19 +182,19 @@ def _decode(inputs: Mapping[str, Weight], codes: Codes, layout: BlockLayout) -> 
         count = layout.count(layout.group)
         shifts = join_planes([arrays["shifts"].reshape(-1)], shift_width(codes), count)
     numbers = join_planes(planes, codes.bits, layout.size)
-    found = Encoded(numbers, arrays["exponents"].reshape(-1), shifts, np.empty(0, np.int64))
-    values = decode(found, codes, layout).reshape(-1)
+    encoded = Encoded(numbers, arrays["exponents"].reshape(-1), shifts, np.empty(0, np.int64))
+    values = decode(encoded, codes, layout).reshape(-1)
     if "places" in arrays:
         values[arrays["places"]] = arrays["others"]
     return values.reshape(layout.shape)
 
 
 def _drop_unused(graph: onnx.GraphProto, names: set[str], weights: dict[str, Weight]) -> None:
-    """Drop the inputs of calls that nothing else reads; their arrays live on in what is decoded of them."""
+    """Remove inputs of calls that nothing else reads; the decoded weights keep their arrays alive."""
     gone = names - read_names(graph)
-    kept = [tensor for tensor in graph.initializer if tensor.name not in gone]
+    remaining = [tensor for tensor in graph.initializer if tensor.name not in gone]
     inputs = [value for value in graph.input if value.name not in gone or value.name not in weights]
-    for field, values in ((graph.initializer, kept), (graph.input, inputs)):
+    for field, values in ((graph.initializer, remaining), (graph.input, inputs)):
         del field[:]
         field.extend(values)
     for name in gone & weights.keys():

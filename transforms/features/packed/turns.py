@@ -1,14 +1,13 @@
-"""Turns in which ONNX Runtime decodes the packed weights of a large model, so that less is in memory at once.
+"""Make ONNX Runtime decode the packed weights of a large model in turns, to need less memory at once.
 
-The runtime folds constants in passes over the graph, and keeps all that a pass makes until it is over: of a
-packed weight that is several times the weight. In a pass it folds what follows from constants. A number that
-becomes one only in the third pass therefore holds back all that reads it until then: packed inputs, expanded
-to a size of 1, which changes nothing.
+The runtime folds constants in passes over the graph and keeps all results of a pass until it ends: for
+packed weights that is several times their size. A pass folds nodes whose inputs are constants. A number that
+becomes constant only in the third pass therefore delays all its readers until then: packed inputs are
+expanded to that size, 1, which leaves them unchanged.
 
-The runtime does not fold DequantizeLinear, to leave integer kernels their pattern, unless one operator and
-QuantizeLinear follow and nobody else reads on the way. Here somebody does, for the shape; that is known, and
-folded away, in a pass that has been at DequantizeLinear already. Where passes are made otherwise, the numbers
-are the same.
+To preserve the pattern of integer kernels, the runtime does not fold DequantizeLinear unless one operator
+and a QuantizeLinear follow without other readers. Here a Shape reads it, too, and is folded in a pass that
+has already visited DequantizeLinear. If passes work otherwise, the numbers are the same.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from transforms.graph.proto_graphs import each_graph, read_names
 TURNS = "Turns"
 _WAIT = "Wait_"
 LARGE = 1 << 26
-"""Bytes of decoded weights from which they take turns."""
+"""Bytes of decoded weights from which they are decoded in turns."""
 
-_LAST = 6  # the runtime makes ten passes, and needs some for itself
+_LAST = 6  # the runtime makes ten passes and needs some of them itself
 _FOLDED, _DECODED = 23, 4  # bytes in memory for each element in its turn, and after it
 
 _ONE_TURN = """
@@ -43,7 +42,7 @@ turn{k} = Add (whole{k}, read{k})
 
 
 def take_turns(graph: onnx.GraphProto, calls: Sequence[onnx.NodeProto]) -> None:
-    """Give calls in a graph that decode weights their turns, in place, if these are large and have none."""
+    """Delay calls in a graph that decode weights, in place, if these are large and not yet delayed."""
     sizes = [
         math.prod(attribute.ints)
         for node in calls
@@ -54,7 +53,7 @@ def take_turns(graph: onnx.GraphProto, calls: Sequence[onnx.NodeProto]) -> None:
     if has_turns or len(sizes) != len(calls) or _DECODED * sum(sizes) < LARGE:
         return
     taken = {name for inner in each_graph(graph) for node in inner.node for name in node.output}
-    taken |= {one.name for inner in each_graph(graph) for one in (*inner.input, *inner.initializer)}
+    taken |= {value.name for inner in each_graph(graph) for value in (*inner.input, *inner.initializer)}
     turns = [_fresh(f"turn{number}", taken) for number in range(1, _LAST + 1)]
     waits = []
     for call, turn in zip(calls, turns_of(sizes), strict=True):
@@ -71,9 +70,9 @@ def take_turns(graph: onnx.GraphProto, calls: Sequence[onnx.NodeProto]) -> None:
 
 
 def turns_of(sizes: Sequence[int]) -> list[int]:
-    """Return the turn of each weight, given their elements: the large ones come first.
+    """Return the turn of each weight, given element counts, largest first.
 
-    A turn has so many that it takes as much memory as any other, beside what was decoded before.
+    Each turn takes about the same memory, on top of the weights decoded before.
     """
     share = 1 - (1 - _DECODED / _FOLDED) ** (_LAST + 1)
     most = _DECODED * sum(sizes) / share
@@ -87,7 +86,7 @@ def turns_of(sizes: Sequence[int]) -> list[int]:
 
 
 def stored_names(model: onnx.ModelProto) -> dict[str, str]:
-    """Return the names of tensors that wait for their turn by the names under which they are read."""
+    """Return the names of packed tensors by the names of their delayed copies."""
     own = _own_ops(model)
     return {
         later: name
@@ -98,13 +97,13 @@ def stored_names(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def drop_turns(model: onnx.ModelProto) -> None:
-    """Undo :func:`take_turns` in a model whose functions are those made here, in place."""
-    own, names = _own_ops(model), stored_names(model)
-    if not own:
+    """Undo :func:`take_turns` in place, for functions identical to those made here."""
+    turn_ops, names = _own_ops(model), stored_names(model)
+    if not turn_ops:
         return
     for node in model.graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
-    for ops in (own - {TURNS}, own & {TURNS}):
+    for ops in (turn_ops - {TURNS}, turn_ops & {TURNS}):
         read = read_names(model.graph)
         gone = [
             node
@@ -116,19 +115,19 @@ def drop_turns(model: onnx.ModelProto) -> None:
 
 
 def _own_ops(model: onnx.ModelProto) -> set[str]:
-    """Return the names of the functions that are as :func:`make_turn_op` makes them."""
+    """Return the names of functions identical to those of :func:`make_turn_op`."""
     named = [one for one in model.functions if one.domain == DOMAIN and is_turn_op(one.name)]
     return {one.name for one in named if one == make_turn_op(one.name, _opset(one))}
 
 
 def is_turn_op(op: str) -> bool:
-    """Return whether a name is of a function that :func:`make_turn_op` makes."""
+    """Return whether :func:`make_turn_op` makes a function of this name."""
     count = op.removeprefix(_WAIT)
     return op == TURNS or (op.startswith(_WAIT) and count in {"2", "3", "4", "5", "6", "7"})
 
 
 def make_turn_op(op: str, opset: int) -> onnx.FunctionProto:
-    """Return the function that gives a 1 for each turn, or the one that holds back so many inputs."""
+    """Return the function that outputs a 1 in each turn, or the one that delays a number of inputs."""
     if op == TURNS:
         numbers = range(1, _LAST + 1)
         inputs, outputs = "", [f"turn{k}" for k in numbers]
@@ -150,7 +149,7 @@ def _opset(function: onnx.FunctionProto) -> int:
 
 
 def _fresh(name: str, taken: set[str]) -> str:
-    """Return a name that nobody has, and take it."""
+    """Return an unused name, and reserve it."""
     found, number = name, 1
     while found in taken:
         found, number = f"{name}_{number}", number + 1

@@ -1,7 +1,7 @@
-"""The ONNX functions that decode packed weights, in standard operators that runtimes fold as constants.
+"""ONNX functions of standard operators that decode packed weights and that runtimes can fold.
 
 One function serves all weights of a format. It looks numbers up in tables: ONNX Runtime does not fold
-DequantizeLinear, which would run every time, and int8 has no -0.
+DequantizeLinear, which would run each time, and int8 has no -0.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _NUMBERS = {
     ),
     MX: ("element_dtype", "block_size"),
 }
-"""The attributes that decide what codes stand for."""
+"""The attributes that determine the values of codes."""
 
 
 def op_of(fmt: Format, *, patched: bool, form: str = "") -> str:
-    """Return the name of the function for a format; ``patched``: some numbers are stored beside the codes.
+    """Return the name of a format's function; ``patched``: some numbers are stored beside the codes.
 
     ``form``: the inputs have the shapes of :mod:`transforms.features.packed.lanes`, in rows or columns.
     """
@@ -46,7 +46,7 @@ def op_of(fmt: Format, *, patched: bool, form: str = "") -> str:
 
 
 def format_of_op(op: str) -> tuple[Format, bool] | None:
-    """Return the format that a name stands for, and whether it is patched; None for a name not made here."""
+    """Return the format of a function name and whether it is patched, or None for another function."""
     if not op.startswith(_PREFIX):
         return None
     form = form_of_op(op)
@@ -54,8 +54,8 @@ def format_of_op(op: str) -> tuple[Format, bool] | None:
     kind, *pairs = words.split(_NEXT)
     try:
         texts = dict(pair.partition(_IS)[::2] for pair in pairs)
-        given = {key: int(text) if text.isdecimal() else text for key, text in texts.items()}
-        fmt = FORMATS.get(words) or format_of(kind, given)
+        attributes = {key: int(text) if text.isdecimal() else text for key, text in texts.items()}
+        fmt = FORMATS.get(words) or format_of(kind, attributes)
     except ValueError:
         return None
     if fmt is None or fmt.op not in _NUMBERS or codes_of(fmt) is None:
@@ -65,12 +65,12 @@ def format_of_op(op: str) -> tuple[Format, bool] | None:
 
 
 def form_of_op(op: str) -> str:
-    """Return the form that the name of a function ends with, "" without one."""
+    """Return the form at the end of a function name, or ""."""
     return next((form for form in (ROWS, COLUMNS) if op.endswith(form)), "")
 
 
 def input_names(fmt: Format, *, patched: bool) -> tuple[str, ...]:
-    """Return what the inputs of the function hold, in order, which is how the tensors are named, too."""
+    """Return the names of the function's inputs in order, which also name the tensors."""
     codes = codes_of(fmt)
     assert codes is not None, "asked before"
     planes = [f"codes{width}" for width in plane_widths(codes.bits)]
@@ -79,7 +79,7 @@ def input_names(fmt: Format, *, patched: bool) -> tuple[str, ...]:
 
 
 def make_unpacker(fmt: Format, opset: int, *, patched: bool, form: str = "") -> onnx.FunctionProto:
-    """Return the function that decodes the weights of a format, which imports an opset of ONNX from 13 on.
+    """Return the function that decodes the weights of a format, for an opset of ONNX from 13 on.
 
     Attributes of a call: ``shape`` of the result; ``cut``, the same as [outer, length, inner] with blocks
     along the length; ``blocks`` and ``groups``, whole blocks and sub-blocks as [outer, number, elements,
@@ -112,40 +112,40 @@ def attribute_names(fmt: Format) -> tuple[str, ...]:
 
 
 def group_of(fmt: Format) -> int:
-    """Return the number of elements that share a shift, 1 without shifts."""
+    """Return the number of elements with the same shift, 1 without shifts."""
     return int(fmt.attributes.get("sub_block_size", 1))
 
 
 def call_attributes(fmt: Format, layout: BlockLayout) -> dict[str, list[int]]:
-    """Return the attributes of a call, as :func:`make_unpacker` tells."""
-    known = {
+    """Return the attributes of a call, see :func:`make_unpacker`."""
+    values = {
         "shape": layout.shape,
         "cut": layout.cut,
         "blocks": layout.wide(layout.block),
         "groups": layout.wide(layout.group),
     }
-    return {name: list(known[name]) for name in attribute_names(fmt)}
+    return {name: list(values[name]) for name in attribute_names(fmt)}
 
 
 def format_of_own(function: onnx.FunctionProto) -> tuple[Format, bool] | None:
-    """Return the format that a function made here decodes, and whether it patches; None for any other."""
-    opset = max((one.version for one in function.opset_import if one.domain == ""), default=0)
-    found = format_of_op(function.name) if function.domain == DOMAIN else None
-    if found is None or opset < FIRST_OPSET:
+    """Return the format of a function identical to ours and whether it is patched, or None."""
+    opset = max((entry.version for entry in function.opset_import if entry.domain == ""), default=0)
+    named_format = format_of_op(function.name) if function.domain == DOMAIN else None
+    if named_format is None or opset < FIRST_OPSET:
         return None
     try:
         expected = make_own(function.name, opset)
     except ValueError:
         return None
-    return found if expected == function else None
+    return named_format if expected == function else None
 
 
 def make_own(op: str, opset: int) -> onnx.FunctionProto:
-    """Return the function of a name that stands for a format; ValueError for another."""
-    found = format_of_op(op)
-    if found is None:
+    """Return the function for a name; raise ValueError for a name without a format."""
+    named_format = format_of_op(op)
+    if named_format is None:
         raise ValueError(f"'{op}' is no function of a format")
-    return make_unpacker(found[0], opset, patched=found[1], form=form_of_op(op))
+    return make_unpacker(named_format[0], opset, patched=named_format[1], form=form_of_op(op))
 
 
 _START = """
@@ -174,7 +174,7 @@ W = Reshape (patched, shape_given)
 
 
 def _index(codes: Codes) -> str:
-    """Return lines that put codes together from their planes and look up what they stand for."""
+    """Return lines that join codes from their planes and look up their values."""
     lines, index, low = [], "", 0
     for width in plane_widths(codes.bits):
         name = f"codes{width}"
@@ -189,7 +189,7 @@ def _index(codes: Codes) -> str:
 
 
 def _plane(name: str, width: int, count: str) -> str:
-    """Return lines that bring a plane to one integer for each of so many codes."""
+    """Return lines that expand a plane to one integer for each of ``count`` codes."""
     wide = f"{name}_wide = Cast <to = 6> ({name})\n"
     if width == 8:
         return wide + f"{name}_flat = Reshape ({name}_wide, rest)\n"
@@ -201,7 +201,7 @@ def _plane(name: str, width: int, count: str) -> str:
 
 
 def _scaled(codes: Codes) -> str:
-    """Return lines for the product of numbers and their powers of two."""
+    """Return lines that multiply numbers by their powers of two."""
     powers = f"""blocks_given = Constant <value_ints: ints = @blocks> ()
 exponents_wide = Cast <to = 6> (exponents)
 powers = Gather (powers_of, exponents_wide)
@@ -221,7 +221,7 @@ product = Mul (shifted, powers_each)
 
 
 def _spread(name: str, blocks: str) -> str:
-    """Return lines that repeat what there is for each block for each of its elements."""
+    """Return lines that repeat the entry of each block for each of its elements."""
     return f"""{name}_wide = Expand ({name}, {blocks})
 {name}_fibres = Reshape ({name}_wide, fibres)
 {name}_each = Slice ({name}_fibres, zero, length, one)
@@ -237,7 +237,7 @@ powers = Gather (powers_of, exponents_wide)
 
 
 def _in_lanes(codes: Codes) -> str:
-    """Return lines for the product of numbers and powers, whose shapes are those that bytes have."""
+    """Return lines that multiply numbers by powers, in the shapes of the bytes."""
     first, *second = [f"codes{width}" for width in plane_widths(codes.bits)]
     lines, index, powers = f"low = Cast <to = 6> ({first})\n", "low", "powers"
     if second:
@@ -270,7 +270,7 @@ def _tables(codes: Codes) -> dict[str, NDArray[np.generic]]:
 
 
 def _constants(tables: Mapping[str, NDArray[np.generic]]) -> list[onnx.NodeProto]:
-    """Return the nodes of a function that are tables."""
+    """Return the nodes of a function that hold its tables."""
     return [
         onnx.helper.make_node("Constant", [], [name], value=onnx.numpy_helper.from_array(array))
         for name, array in tables.items()

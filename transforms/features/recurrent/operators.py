@@ -1,7 +1,7 @@
-"""Recurrent operators: which of their inputs are weights.
+"""Recurrent operators and their weight inputs.
 
-LSTM, GRU and RNN read W [D, G * H, I] and R [D, G * H, H]: D directions, G gates of H rows each, in rows of
-as many numbers as an input or a state has. Their biases B and peepholes P are a few numbers beside.
+LSTM, GRU and RNN read W [D, G * H, I] and R [D, G * H, H]: D directions, G gates with H rows each. Their
+biases B and peepholes P are small.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROWS_RANK = 3
 
 
 def is_recurrent(node: gs.Node) -> bool:
-    """Return whether the node is a recurrent operator of ONNX's own."""
+    """Return whether the node is a recurrent operator of standard ONNX."""
     return onnx_op(node) in RECURRENT
 
 

@@ -1,8 +1,8 @@
-"""Weights of recurrent operators stored as integers, and the nodes that make numbers of them.
+"""Write weights of recurrent operators as integers with the nodes that dequantize them.
 
-ONNX Runtime computes a DequantizeLinear of a stored weight in every run, and its recurrent kernels put only
-stored weights in order beforehand: a step of an LSTM takes 2 to 15 times as long behind one. A Cast and a
-Mul of constants it folds when it opens a model, so they cost nothing. Compilers for other targets look for
+ONNX Runtime computes a DequantizeLinear of a stored weight in every run, and its recurrent kernels pack only
+stored weights beforehand: a step of an LSTM takes 2 to 15 times as long after one. It folds a Cast and a Mul
+of constants when it opens a model, so they cost nothing. Compilers for other targets expect
 DequantizeLinear.
 """
 
@@ -25,13 +25,13 @@ class RowsWriter:
     """Writes integers [D, R, N] with scales and zero points [D, R, ceil(N / block)] as a target tensor."""
 
     def __init__(self, names: walk.Names, source: gs.Constant, integers: Weight, target: gs.Variable) -> None:
-        """Take the weight, its integers, and the tensor that stands for it from now on."""
+        """Take the weight, its integers, and the tensor that replaces it."""
         self._names, self._source, self._integers, self._target = names, source, integers, target
 
     def folded(self, parameters: QParams, block: int) -> list[gs.Node]:
-        """Return a Cast and a Mul; a Sub between them if there are zero points, Reshape and Slice for blocks.
+        """Return a Cast and a Mul, with a Sub between them for zero points, a Reshape and Slice for blocks.
 
-        The last block of a row is filled with zeros.
+        The last block of a row is padded with zeros.
         """
         scale, zero_point = (part.astype(np.float32)[..., None] for part in parameters)
         count, length = scale.shape[2], self._integers.shape[2]
@@ -53,14 +53,17 @@ class RowsWriter:
         return self._ended(nodes)
 
     def dequantized(self, parameters: QParams, block: int, domain: str) -> list[gs.Node]:
-        """Return a DequantizeLinear of the rows of all directions, and the Reshape to three axes."""
+        """Return a DequantizeLinear of the rows of all directions, and the Reshape to rank 3."""
         directions, rows, length = self._integers.shape
         shape, count = (directions * rows, length), parameters[0].shape[2]
         size = shape if count > 1 else shape[:1]
-        parts = [part.reshape(*size[:1], *([count] if count > 1 else [])) for part in parameters]
+        reshaped = [part.reshape(*size[:1], *([count] if count > 1 else [])) for part in parameters]
         stored = derived(self._integers, lambda array: array.reshape(shape), self._integers.dtype, shape)
         attrs = {"axis": 1, "block_size": block} if count > 1 else {"axis": 0}
-        inputs = [self._constant("quantized", stored), *map(self._constant, ("scale", "zero_point"), parts)]
+        inputs = [
+            self._constant("quantized", stored),
+            *map(self._constant, ("scale", "zero_point"), reshaped),
+        ]
         first = self._node(DEQUANTIZE_LINEAR, inputs, attrs, domain)
         return self._ended(
             [first, self._after([first], "Reshape", self._numbers("shape", *self._integers.shape))]
@@ -72,12 +75,12 @@ class RowsWriter:
     def _node(
         self, op: str, inputs: list[gs.Tensor], attrs: Mapping[str, int] | None = None, domain: str = ""
     ) -> gs.Node:
-        made = gs.Variable(self._names.derive(self._source.name, op.lower()), np.dtype(np.float32))
+        output = gs.Variable(self._names.derive(self._source.name, op.lower()), np.dtype(np.float32))
         name = self._names.derive(self._source.name, op)
-        return gs.Node(op, name, dict(attrs or {}), inputs, [made], domain=domain or None)
+        return gs.Node(op, name, dict(attrs or {}), inputs, [output], domain=domain or None)
 
     def _ended(self, nodes: list[gs.Node]) -> list[gs.Node]:
-        """Let the last node make the target."""
+        """Let the last node output the target."""
         nodes[-1].outputs = [self._target]
         return nodes
 
@@ -89,9 +92,9 @@ class RowsWriter:
 
 
 def _in_blocks(integers: AnyArray, block: int, shape: tuple[int, ...]) -> NDArray[np.generic]:
-    """Return integers in whole blocks, if there are several in a row."""
+    """Return integers padded to whole blocks, if a row has several."""
     if len(shape) == integers.ndim:
         return integers
-    whole = np.zeros((*shape[:2], shape[2] * block), integers.dtype)
-    whole[..., : integers.shape[2]] = integers
-    return whole.reshape(shape)
+    padded = np.zeros((*shape[:2], shape[2] * block), integers.dtype)
+    padded[..., : integers.shape[2]] = integers
+    return padded.reshape(shape)

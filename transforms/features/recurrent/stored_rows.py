@@ -1,6 +1,6 @@
-"""Weights of recurrent operators as a quantized model stores them: integers in rows, read through nodes.
+"""Read the stored weights of recurrent operators: integers in rows, and their dequantizing nodes.
 
-:mod:`transforms.features.recurrent.rows_writer` writes them; here they are found again.
+They are written by :mod:`transforms.features.recurrent.rows_writer`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from transforms.graph.rewire import onnx_op
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Integers [D, R, N], scales and zero points [D, R, ceil(N / block)], and the nodes that read ``source``.
+    """Integers [D, R, N], scales and zero points [D, R, ceil(N / block)], and the nodes that dequantize them.
 
-    ``nodes``: in order; the last one makes the weight.
+    ``nodes``: in order; the last one outputs the weight.
     """
 
     source: gs.Constant
@@ -37,16 +37,16 @@ class StoredRows:
 
     @property
     def format(self) -> str:
-        """The name of the format of the integers."""
+        """The name of the integers' format."""
         return str(self.integers.dtype)
 
     def values(self) -> Float32Array:
-        """Return the numbers that the integers stand for, [D, R, N]."""
+        """Return the dequantized numbers, [D, R, N]."""
         return dequantize_blocks(self.integers, self.parameters, ROWS_RANK - 1, self.block)
 
 
 def stored_rows(tensor: gs.Tensor) -> StoredRows | None:
-    """Return the integers that a tensor of rank 3 is made of, None for another tensor."""
+    """Return the integers from which a tensor of rank 3 is dequantized, or None."""
     nodes: list[gs.Node] = []
     while not isinstance(tensor, gs.Constant):
         node = walk.producer(tensor)
@@ -54,39 +54,42 @@ def stored_rows(tensor: gs.Tensor) -> StoredRows | None:
             return None
         nodes.insert(0, node)
         tensor = node.inputs[0]
-    name = str(tensor.dtype)  # of bfloat16, a number
+    name = str(tensor.dtype)  # an int for bfloat16
     if not nodes or name not in FORMATS or not FORMATS[name].is_integer:
         return None
     return _read(tensor, nodes)
 
 
 def _read(source: gs.Constant, nodes: list[gs.Node]) -> StoredRows | None:
-    """Return rows if the nodes are those of one of both forms."""
-    given = {onnx_op(node): [load(t) for t in node.inputs[1:]] for node in nodes}
+    """Return the rows if the nodes have one of the two written forms, or None."""
+    arrays = {onnx_op(node): [load(t) for t in node.inputs[1:]] for node in nodes}
     ops, stored = [onnx_op(node) for node in nodes], load(source)
+    # the form for other targets: rows of all directions in one DequantizeLinear
     if ops == [DEQUANTIZE_LINEAR, "Reshape"]:
-        scale, *zeros = given[DEQUANTIZE_LINEAR]
-        shape = tuple(int(size) for size in given["Reshape"][0])
+        scale, *zeros = arrays[DEQUANTIZE_LINEAR]
+        shape = tuple(int(size) for size in arrays["Reshape"][0])
         if len(shape) != ROWS_RANK or shape[-1:] != stored.shape[-1:]:
             return None
         integers, leading = stored.reshape(shape), shape[:2]
         block = int(nodes[0].attrs.get("block_size", shape[2]))
+    # the form that ONNX Runtime folds; Reshape and Slice take the padding off blocks
     elif [op for op in ops if op != "Sub"] in (
         ["Cast", "Mul"],
         ["Cast", "Mul", "Reshape"],
         ["Cast", "Mul", "Reshape", "Slice"],
     ):
-        scale, zeros = given["Mul"][0], given.get("Sub", [])
+        scale, zeros = arrays["Mul"][0], arrays.get("Sub", [])
         leading, block = stored.shape[:2], stored.shape[-1]
         integers = stored.reshape(*leading, -1)
-        if "Slice" in given:
-            integers = integers[..., : int(given["Slice"][1][0])]
+        if "Slice" in arrays:
+            integers = integers[..., : int(arrays["Slice"][1][0])]
     else:
         return None
     if scale.dtype != np.float32 or scale.size * block < integers.size or len(leading) != ROWS_RANK - 1:
         return None
     scale = scale.reshape(*leading, -1)
     zero = zeros[0].astype(stored.dtype) if zeros else np.zeros(1, stored.dtype)
+    # a single zero point stands for all of them
     zero_points = (
         np.broadcast_to(zero.reshape(-1), scale.size).reshape(scale.shape)
         if zero.size == 1

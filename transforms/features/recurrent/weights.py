@@ -20,24 +20,24 @@ from transforms.scheme import Scheme
 from transforms.scheme.targets import FOLDING
 
 _OF_NODES = 400
-"""Bytes that the nodes take which read rows, about."""
+"""Approximate size in bytes of the nodes that dequantize rows."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The form of W and R, see :class:`transforms.features.hooks.WeightForm`."""
+    """The storage of W and R, see :class:`transforms.features.hooks.WeightForm`."""
 
     inputs: Collection[int] = WEIGHTS
 
     def is_weight(self, node: gs.Node, index: int) -> bool:
-        """Return whether an input is W or R, stored in float."""
+        """Return whether an input is W or R and stored in float."""
         return is_recurrent_weight(node, index)
 
     def takes(self, fmt: ops.Format | None, weight: gs.Constant, scheme: Scheme) -> bool:
         """Return whether a weight is stored in a format.
 
-        Not in integers if rounding is to be written as nodes, which would round in every step, for a target
-        that takes one scale for a tensor, and where scales and nodes outweigh what is saved.
+        Integers are refused if rounding is to be written as nodes, which would round in every step; for a
+        target with one scale for a tensor; and where scales and nodes take more than is saved.
         """
         if fmt is None or not fmt.is_integer:
             return True
@@ -49,7 +49,7 @@ class Rows:
     def grid(self, fmt: ops.Format, weight: gs.Constant, block: int, method: str) -> QuantSpec:
         """Return a grid with a scale for each row of each gate and direction.
 
-        With blocks, for each of a row that is as long as one.
+        With blocks, a scale for each block, if a row has at least one.
         """
         axis = len(weight.shape) - 1
         size = weight.shape[axis]
@@ -64,12 +64,12 @@ class Rows:
         target: gs.Variable,
         scheme: Scheme,
     ) -> list[gs.Node]:
-        """Return the nodes that make the target: those that a runtime folds, if the scheme is for one."""
+        """Return the nodes that output the target; a runtime folds them, if the scheme is for one."""
         rows = RowsWriter(names, source, integers, target)
         if scheme.target in FOLDING:
             return rows.folded(*grid)
         return rows.dequantized(*grid, scheme.qdq_domain)
 
     def read(self, tensor: gs.Tensor) -> StoredRows | None:
-        """Return the integers that a tensor of rank 3 is made of, None for another tensor."""
+        """Return the integers from which a tensor of rank 3 is dequantized, or None."""
         return stored_rows(tensor)
