@@ -15,7 +15,7 @@ from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.rebuild import LastRebuilt, nameable, rebuilt, take_over
 from transforms.pipelines.work import Work
 from transforms.precision.chosen import NEAR, BesidePreset
-from transforms.run.speed import Speed, speed
+from transforms.run.speed import SLOWER, Speed, speed
 from transforms.run.turns import Timing
 from transforms.scheme.apply_target import without_target
 from transforms.scheme.layer_rule import IN_FLOAT
@@ -106,7 +106,7 @@ def _ratio(work: Work, graph: gs.Graph) -> Timing | None:
 
     assert work.data is not None, "the judge has samples"
     feed = next(feed for _, feed in work.data.feeds(work.graph))
-    return ratio_of((graph, work.graph), feed, work.options.run)
+    return ratio_of((graph, work.graph), feed, work.options.run, SLOWER)
 
 
 def _useful(work: Work) -> Reached | None:
