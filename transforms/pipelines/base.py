@@ -12,6 +12,14 @@ from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.weight_cache import WeightMemory
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """The float model before outputs decide anything, and what preparing changed and noted."""
+
+    graph: gs.Graph
+    record: Record
+
+
 @dataclass
 class Base:
     """The float model in the form that is quantized, and what is known of it.
@@ -22,6 +30,8 @@ class Base:
         The float model, prepared, folded and fused; None where nothing is compared with it.
     prepared : Record or None
         What preparing changed and noted, after the row ``build``.
+    undecided : Prepared or None
+        The model to decide about anew, after the row ``measure`` of a job that needs it.
     targets : SchemeTargets or None
         The nodes and tensors that the scheme names, after the row ``name_targets``.
     names : set of str
@@ -33,6 +43,7 @@ class Base:
 
     graph: gs.Graph | None = None
     prepared: Record | None = None
+    undecided: Prepared | None = None
     targets: SchemeTargets | None = None
     names: Set[str] = frozenset()
     memory: WeightMemory | None = None

@@ -56,7 +56,7 @@ def _beside(work: Work, judge: Judge, own: float) -> BesidePreset:
 
     Candidates are what the preset decided with the kernels of the target, and the preset itself.
     """
-    other = rebuilt(work, without_target(work.asked, target(ON_CPU)), decides=True)
+    other = rebuilt(work, without_target(work.asked, target(ON_CPU)))
     without = _decibels(judge, other.graph)
     found = BesidePreset(own, without, judge.count)
     if not found.is_far:
