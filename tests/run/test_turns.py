@@ -26,7 +26,7 @@ from transforms.run.turns import (
     time_graphs,
     timed_options,
 )
-from transforms.runtime.session import OpenModel, RunOptions
+from transforms.runtime.session import OpenModel, RunOptions, open_session
 
 
 class Runner:
@@ -162,3 +162,19 @@ def test_graphs_take_turns_until_it_is_clear_which_is_faster(monkeypatch: pytest
     for bound, rounds in ((None, 100), (0.9, 7), (2.0, 7)):
         found = time_graphs(graphs, tunable.samples(model, 1), RunOptions(threads=1), 1e9, bound)
         assert [len(one) for one in found] == [rounds] * 2
+
+
+def test_a_graph_that_takes_turns_again_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, opened = tunable.conv_net(), list[gs.Graph]()
+    first, second, third = (model_io.load(model) for _ in range(3))
+
+    def _open(graph: gs.Graph, options: RunOptions) -> OpenModel:
+        opened.append(graph)
+        return open_session(graph, options)
+
+    monkeypatch.setattr(module, "open_session", _open)
+    turns, feeds = module.Turns(), tunable.samples(model, 1)
+    for pair in ((first, second), (third, second), (first, second)):
+        turns(pair, feeds, RunOptions(threads=1), 0.0)
+    turns((first, second), feeds, RunOptions(threads=2), 0.0)
+    assert list(map(id, opened)) == list(map(id, (first, second, third, first, first, second)))

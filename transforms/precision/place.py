@@ -29,7 +29,7 @@ from transforms.precision.pair_nodes import PairedModels
 from transforms.precision.reach import Built
 from transforms.run.profile import Kernel, profiled
 from transforms.run.speed import SLOWER
-from transforms.run.turns import Timer, Timing, ratio, time_graphs, timed_options
+from transforms.run.turns import Timer, Timing, Turns, ratio, timed_options
 from transforms.runtime.session import RunOptions, open_session
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import IN_FLOAT
@@ -64,7 +64,7 @@ def faster_in_float(
     build: Build,
     feed: Feed,
     run: RunOptions,
-    timer: Timer = time_graphs,
+    timer: Timer | None = None,
 ) -> FloatLayers:
     """Return the layers of a quantized model that it is faster with in float, if that is beyond the noise.
 
@@ -72,6 +72,7 @@ def faster_in_float(
     stay as they are. ``names``: those of nodes that a scheme can name. All is timed on one ``feed``.
     Raises ValueError as ``build`` and ``timer`` do.
     """
+    timer = timer or Turns()
     graph, scheme = first
     paired = PairedModels(copy_graph(float_graph), copy_graph(graph))
     parts = _timed_parts(paired, feed, timed_options(run))
@@ -182,11 +183,7 @@ def _alike(regions: Sequence[Sequence[_Part]]) -> Iterator[list[_Part]]:
 
 
 def ratio_of(
-    pair: tuple[gs.Graph, gs.Graph],
-    feed: Feed,
-    run: RunOptions,
-    bound: float,
-    timer: Timer = time_graphs,
+    pair: tuple[gs.Graph, gs.Graph], feed: Feed, run: RunOptions, bound: float, timer: Timer
 ) -> Timing:
     """Return the time of the first of two models by that of the second, in turns until it is clear on which
     side of a bound that is.

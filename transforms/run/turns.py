@@ -163,6 +163,44 @@ def take_turns(
             return seconds_of
 
 
+class Turns:
+    """Times graphs, and keeps those of the last call open: of a search, one takes turns with many others.
+
+    They may not be changed.
+    """
+
+    def __init__(self) -> None:
+        """Open nothing yet."""
+        self._open: list[tuple[gs.Graph, RunOptions, OpenModel]] = []
+
+    def __call__(
+        self,
+        graphs: Sequence[gs.Graph],
+        feeds: Sequence[Feed],
+        options: RunOptions,
+        seconds: float,
+        bound: float | None = None,
+        /,
+    ) -> list[list[float]]:
+        """Return the seconds of inferences of graphs that take turns, as :func:`time_graphs`."""
+        options = timed_options(options)
+        models = [self._opened(graph, options) for graph in graphs]
+        self._open = [(graph, options, model) for graph, model in zip(graphs, models, strict=True)]
+        names = [[str(tensor.name) for tensor in graph.inputs] for graph in graphs]
+        samples = itertools.cycle(feeds)
+
+        def _one() -> Iterable[Sequence[Feed]]:
+            feed = next(samples)
+            return [[{name: feed[name] for name in read} for read in names]]
+
+        until = None if bound is None else partial(is_clear, bound)
+        return take_turns(models, _one, _MOST, seconds, clock=clock_for(options), fewest=FEWEST, until=until)
+
+    def _opened(self, graph: gs.Graph, options: RunOptions) -> OpenModel:
+        kept = (model for other, how, model in self._open if other is graph and how == options)
+        return next(kept, None) or open_session(graph, options)
+
+
 def time_graphs(
     graphs: Sequence[gs.Graph],
     feeds: Sequence[Feed],
@@ -179,14 +217,4 @@ def time_graphs(
     All are of the processor, see :func:`clock_for`. Each graph takes what it reads of a feed, which are used
     in turns as well. Raises ValueError as ``open_session`` does.
     """
-    options = timed_options(options)
-    models = [open_session(graph, options) for graph in graphs]
-    names = [[str(tensor.name) for tensor in graph.inputs] for graph in graphs]
-    samples = itertools.cycle(feeds)
-
-    def _one() -> Iterable[Sequence[Feed]]:
-        feed = next(samples)
-        return [[{name: feed[name] for name in read} for read in names]]
-
-    until = None if bound is None else partial(is_clear, bound)
-    return take_turns(models, _one, _MOST, seconds, clock=clock_for(options), fewest=FEWEST, until=until)
+    return Turns()(graphs, feeds, options, seconds, bound)
