@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -22,6 +23,7 @@ from transforms.judge.errors import Errors
 from transforms.judge.judge import Judge
 from transforms.judge.switchable_ranges import BiasSite, RangeSite, WeightSite, switchable_ranges
 from transforms.model.copy_graph import copy_graph
+from transforms.model.graph_proto import export_light
 from transforms.plan.bias_correction import corrected, corrected_inputs
 from transforms.plan.qparams import QParamsTable, shared_range
 from transforms.plan.quant_spec import BIAS, QuantSpec
@@ -83,7 +85,8 @@ class CandidateModel:
         for products in rounded:
             products.emulate()
         self._shown = judge.shown
-        self._opened: OpenModel | None = self._open()
+        self._opened: OpenModel | None = None
+        self._structure = "" if judge.measured is None else _structure(self.inputs.graph)
         self.nodes = list(walk.nodes(graph))
         self._patterns = [exactly(label_of(node)) for node in self.nodes]
         self._numbers = {id(node): number for number, node in enumerate(self.nodes)}
@@ -104,7 +107,11 @@ class CandidateModel:
 
         ``whole``: with ranges from all samples, so that errors are of rounding more than of what is cut off.
         """
+        places = range(self._judge.count) if places is None else places
+        candidate = self._structure, repr(scheme.with_(target="")), tuple(places), whole
+        return self._judge.recalled(candidate, lambda: self._errors(scheme, places, whole=whole))
 
+    def _errors(self, scheme: Scheme, places: Sequence[int], *, whole: bool) -> Errors:
         self._opened = self._opened or self._open()
         run = self._opened.run
 
@@ -244,6 +251,12 @@ class CandidateModel:
                 if site.role != BIAS
             }
         return self._tables[kind]
+
+
+def _structure(graph: gs.Graph) -> str:
+    """Return what tells models apart that are made of one float model; its weights follow from the scheme."""
+    light, _ = export_light(graph)
+    return sha256(light.SerializeToString(deterministic=True)).hexdigest()
 
 
 def _ranges_of(scheme: Scheme) -> str:

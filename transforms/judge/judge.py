@@ -7,7 +7,7 @@ it has given (two-fold cross-validation).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,8 @@ from transforms.runtime.session import RunOptions
 class Judge:
     """Runs models on samples that the float model was run on.
 
-    ``reference``: the runs of the float model; ``count``: how many of the feeds models are judged on.
+    ``reference``: the runs of the float model; ``count``: how many of the feeds models are judged on;
+    ``measured``: errors of candidates by what tells these apart, for a judge that remembers them.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Judge:
         most: int | None = MOST_SAMPLES,
         known: KnownNames | None = None,
         stays: bool = False,
+        remembers: bool = False,
     ) -> None:
         """Take a float model and feeds; nothing is run yet, and the graph may be changed afterwards.
 
@@ -51,8 +53,10 @@ class Judge:
         ``most``: of the feeds, None for all, as a metric of the user's needs them. ``run``: as users open
         models by default; with ``simulate``, models compute as they say, and not as kernels of the runtime
         here do, which may round inputs of products to 8 bits. ``known``: names of the tensors by which
-        outputs can be compared whose rows numbers choose; without it, all.
+        outputs can be compared whose rows numbers choose; without it, all. ``remembers``: whether a candidate
+        that is measured again is not run again.
         """
+        self.measured: dict[Hashable, Errors] | None = {} if remembers else None
         self.reference = Reference(graph, feeds[:most], run, known=known, stays=stays)
         self.count = len(self.reference.feeds)
         self.run = run
@@ -67,6 +71,20 @@ class Judge:
         found = Judge(graph, self.reference.feeds, self.run, most=None, known=self.reference.known)
         found.count = self.count
         return found
+
+    def anew(self) -> Judge:
+        """Return a judge by the same runs of the float model, on all of the feeds again."""
+        same = copy(self)
+        same.count = len(self.reference.feeds)
+        return same
+
+    def recalled(self, candidate: Hashable, measure: Callable[[], Errors]) -> Errors:
+        """Return the errors that ``measure`` returns, or returned earlier for the same candidate."""
+        if self.measured is None:
+            return measure()
+        if candidate not in self.measured:
+            self.measured[candidate] = measure()
+        return self.measured[candidate]
 
     @property
     def can_judge(self) -> bool:

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from transforms.conversion.record import Record
+from transforms.judge.judge import Judge
 from transforms.plan.scheme_targets import SchemeTargets
 from transforms.plan.weight_cache import WeightMemory
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The float model before outputs decide anything, and what preparing changed and noted."""
+    """The float model before outputs decide anything, what preparing changed and noted, and its judge."""
 
     graph: gs.Graph
     record: Record
+    judge: Judge
 
 
 @dataclass

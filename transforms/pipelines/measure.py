@@ -61,15 +61,24 @@ def measure(work: Work) -> None:
     work.base.memory = work.base.memory or weights_of(work.graph)
     work.scheme = rules_beside_form(work.asked)
     work.statistics = measure_for_candidates(work, work.graph, work.scheme, work.data, progress)
-    assert work.data is not None, "outputs decide on samples alone"
-    first = [feed for _, feed in islice(work.data.feeds(work.graph), FIRST)]
     work.base.graph = copy_graph(work.graph)
-    work.base.undecided = Prepared(work.base.graph, noted) if holds_against_preset(work) else None
     work.base.names = work.named.names | {label_of(node) for node in walk.nodes(work.graph)}
     keep_joined(work)
-    judged = judging(len(first), texts=bool(logits_of(work.graph)))
+    work.judge = _judge(work, work.base.graph, noted)
+
+
+def _judge(work: Work, graph: gs.Graph, noted: Record) -> Judge:
+    """Return the judge by a prepared graph; of a job that decides twice, graph, record and judge are kept."""
+    if work.base.undecided is not None:
+        return work.base.undecided.judge.anew()
+    assert work.data is not None, "outputs decide on samples alone"
+    first = [feed for _, feed in islice(work.data.feeds(work.graph), FIRST)]
+    feeds = first[: judging(len(first), texts=bool(logits_of(work.graph))).stop]
     run = replace(work.options.run, simulate=True)  # scales of candidates are fed
-    work.judge = Judge(work.base.graph, first[: judged.stop], run, stays=True)
+    decides_twice = holds_against_preset(work)
+    judge = Judge(graph, feeds, run, stays=True, remembers=decides_twice)
+    work.base.undecided = Prepared(graph, noted, judge) if decides_twice else None
+    return judge
 
 
 def follow_rules(work: Work) -> None:

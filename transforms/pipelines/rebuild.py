@@ -67,7 +67,7 @@ def _from_undecided(work: Work, scheme: Scheme, data: CalibrationData | None) ->
     if prepared is None or prepared.record.changes[MASKED]:
         return None
     graph = copy_graph(prepared.graph)
-    base = Base(targets=work.named.naming(graph, scheme), memory=work.base.memory)
+    base = Base(undecided=prepared, targets=work.named.naming(graph, scheme), memory=work.base.memory)
     other = _beginning(work, graph, scheme, base, prepared.record)
     other.data, other.statistics, other.judge = data, None, None
     other.scheme = rules_beside_form(scheme)
