@@ -6,6 +6,7 @@ its inputs. A candidate is a scheme: what it says of these is fed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
@@ -58,7 +59,10 @@ Read = Callable[[AnyArray], AnyArray]
 
 
 class CandidateModel:
-    """Measures what candidates do to the outputs of one model."""
+    """Measures what candidates do to the outputs of one model.
+
+    ``seconds``: on the wall, of a run of the candidate that was measured last.
+    """
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class CandidateModel:
         """
         self._graph, self._scheme, self._plan_of = graph, scheme, plan_of
         self._judge, self._memory, self._statistics = judge, memory, statistics
+        self.seconds = 0.0
         copy = copy_graph(graph)
         plan = plan_of(copy, scheme)
         if statistics is not None:
@@ -119,7 +124,10 @@ class CandidateModel:
             fed = self.feed(scheme, _BOTH if whole else 1 - fold)
             return lambda feed: run({**feed, **fed}, self._shown)
 
-        return self._judge.errors(_run_of, places)
+        start = time.perf_counter()
+        errors = self._judge.errors(_run_of, places)
+        self.seconds = (time.perf_counter() - start) / max(1, len(places))
+        return errors
 
     def close(self) -> None:
         """Free the memory that is needed to measure errors, until they are asked for again."""
