@@ -76,15 +76,16 @@ def faster_in_float(
     graph, scheme = first
     paired = PairedModels(copy_graph(float_graph), copy_graph(graph))
     parts = _timed_parts(paired, feed, timed_options(run))
-    least = _LEAST * sum(one.seconds for one in parts)
-    slow = [region for region in _worth_float(parts, timer, run) if _lost(region) > least]
+    whole = sum(one.seconds for one in parts)
+    slow = [region for region in _worth_float(parts, timer, run) if _lost(region) > _LEAST * whole]
     able = names() if slow else frozenset[str]()
     fastest, used, layers, steps = graph, scheme, list[str](), list[Timing]()
-    groups = deque(_alike(sorted(slow, key=_lost, reverse=True)))
-    for _ in range(_MOST):
-        if not groups:
-            break
+    groups, tried = deque(_alike(sorted(slow, key=_lost, reverse=True))), 0
+    while groups and tried < _MOST:
         group = groups.popleft()
+        if _lost(group) * _STEP < whole * (_STEP - 1):  # all that they lose is too little
+            continue
+        tried += 1
         named = naming(used, (node for part in group for node in part.nodes), able, IN_FLOAT)
         is_most = 2 * len(group) > len(parts)  # a half of them may do, and leaves more in integers
         built = build(named) if named != used and not (is_most and group[1:]) else None
