@@ -30,12 +30,12 @@ _CPU = "CPUExecutionProvider"
 _COARSE = 1e-4
 """Seconds between two times of a clock from which on it does not tell how long an inference takes."""
 
-_CLEAR = 7
+_CLEAR = 5
 """By how many rounds one side of a bound has to lead until more rounds would not change the answer.
 
 This is Wald's sequential test (Ann. Math. Stat. 16 (1945), 117) of whether the ratio of two models is below
 the bound in three of four rounds, or in one of four: a round changes the odds by a factor of 3, so that a
-lead of 7 is wrong in 1 of 1 + 3 ** 7 = 2188 tests. Of a ratio near the bound, quartiles tell when time is up.
+lead of 5 is wrong in 1 of 1 + 3 ** 5 = 244 tests. Of a ratio near the bound, quartiles tell when time is up.
 """
 
 Clock = Callable[[], float]
