@@ -53,6 +53,7 @@ class PhaseBar:
         self._bar: Any = None
         self._done, self._start, self._ended = 0, time.perf_counter(), threading.Event()
         self._total: int | None = None
+        self._note = ""
         self.what, self._unit = what, unit
         self._is_notebook = "ipykernel" in sys.modules
         self._is_shown = self._is_notebook or sys.stderr.isatty()
@@ -64,7 +65,7 @@ class PhaseBar:
 
     def show(self, done: int, total: int | None, note: str = "") -> None:
         """Say how many pieces of how many (None: not known) are done."""
-        self._done, self._total = done, total
+        self._done, self._total, self._note = done, total, note
         if not self._is_shown:
             return
         if self._bar is None or done < self._bar.n:
@@ -104,7 +105,7 @@ class PhaseBar:
             self._bar.close()
         is_known = self.what in self._phases
         number = f"{self._phases.index(self.what) + 1}/{len(self._phases)} " if is_known else ""
-        form = None if self._unit else "{desc} [{elapsed}]"
+        form = None if self._unit else "{desc} [{elapsed}{postfix}]"
         self._bar = tqdm(desc=number + self.what, unit=self._unit, leave=False, bar_format=form)
 
     def _tick(self, ended: threading.Event) -> None:
@@ -119,7 +120,8 @@ class PhaseBar:
             gone = time.perf_counter() - self._start
             total = "" if self._total is None else f" of {self._total}"
             pieces = f"{self._done}{total} {self._unit}s, " if self._unit else ""
-            self._clock.say(f"{self.what}: {pieces}{gone:.0f} s")
+            note = f", {self._note}" if self._note and not self._unit else ""
+            self._clock.say(f"{self.what}: {pieces}{gone:.0f} s{note}")
 
 
 class Bars(Events):

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 import pytest
 
 import onnx_narrow
 from onnx_narrow import Result
-from tests.helpers import log_mel, origins, plans
-from tests.helpers.judged_networks import ratio, samples
+from tests.helpers import log_mel, origins, plans, tunable
+from tests.helpers.judged_networks import network, ratio, samples
 from tests.moves.test_channels import uneven
+from transforms.judge.candidate_model import CandidateModel
+from transforms.judge.errors import Errors
+from transforms.judge.judge import Judge
+from transforms.model import graph_proto
 from transforms.pipelines import beside_preset as module
+from transforms.pipelines.rebuild import _from_source, _from_undecided
+from transforms.pipelines.work import Work
+from transforms.precision.chosen import BesidePreset
 from transforms.run.turns import Timing
+from transforms.scheme import Scheme
 
 UNSEEN = samples(28, 2)
 IN_INTEGERS = {"keep_float": False}
@@ -48,6 +58,59 @@ def test_a_worse_model_names_the_command_for_the_other() -> None:
     before, after = (ratio(model, one.model.SerializeToString(), UNSEEN) for one in (result, plain))
     assert after > before + module.NEAR
     assert any("1 tensor not scaled for a target" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("name", ["channels", "convolutions", "speech"])
+def test_models_made_of_the_prepared_one_are_those_of_the_source(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the file is read, prepared, measured and decided about again. Channels of the first move."""
+    model, data = {
+        "channels": (uneven(1.5), samples(8, 1)),
+        "convolutions": (tunable.conv_net(), tunable.samples(tunable.conv_net(), 8)),
+        "speech": (log_mel.model(), log_mel.sounds(8, 1)),
+    }[name]
+    forms = []
+
+    def _both(work: Work, scheme: Scheme) -> Work:
+        anew, source = (make(work, scheme, work.data) for make in (_from_undecided, _from_source))
+        assert anew is not None and anew.scheme == source.scheme
+        assert (anew.record.changes, anew.record.notes) == (source.record.changes, source.record.notes)
+        files = [graph_proto.export_model(other.graph).SerializeToString() for other in (anew, source)]
+        assert files[0] == files[1]
+        forms.append(bool(scheme.outliers))
+        return anew
+
+    monkeypatch.setattr(module, "rebuilt", _both)
+    monkeypatch.setattr(module, "FINE", 99.0)
+    monkeypatch.setattr(BesidePreset, "is_far", True)
+    onnx_narrow.quantize(model, data=data, target="ort-cpu", time=False, assignments=IN_INTEGERS)
+    assert forms == [False, name == "channels"]
+
+
+def test_candidates_that_both_decisions_have_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Oracle: a judge that recalls nothing, with the same decisions. Both models round the same tensors."""
+    model, runs = network(3, 1.5, 4), list[str]()
+
+    def _errors(self: CandidateModel, scheme: Scheme, places: Sequence[int], *, whole: bool) -> Errors:
+        runs.append(repr((self._structure, scheme.with_(target=""), [*places], whole)))
+        return measure(self, scheme, places, whole=whole)
+
+    measure = CandidateModel._errors
+    monkeypatch.setattr(CandidateModel, "_errors", _errors)
+    monkeypatch.setattr(module, "FINE", 99.0)
+
+    def _made() -> Result:
+        data = samples(8, 1)
+        return onnx_narrow.quantize(model, data=data, config="U8S8", target="ort-cpu", time=False)
+
+    first, measured = _made(), [*runs]
+    assert len(set(measured)) == len(measured) > 5
+    runs.clear()
+    monkeypatch.setattr(Judge, "recalled", lambda self, candidate, measure: measure())
+    second = _made()
+    assert set(runs) == set(measured) and len(runs) > len(measured)
+    assert first.model.graph == second.model.graph
 
 
 @pytest.mark.parametrize(("time", "is_written"), [(0.98, True), (1.01, True), (1.2, False)])

@@ -12,7 +12,7 @@ MOST = 39
 
 GUARDS = {
     *("_NOT_FINITE", "_EXACT"),  # of arithmetic
-    *("GOOD", "_STUDENT", "_LEAST", "_PER_NEPER"),  # of words
+    *("GOOD", "_STUDENT", "_LEAST", "_PER_NEPER", "_LONG"),  # of words
     *("_UNPACKED", "_MEMORY", "_ONE_KIND"),  # of time and memory: results are the same
     "_BOTH",  # the number of a part
 }

@@ -20,8 +20,10 @@ from tools.quantize import main
 from transforms.judge.constants import FINE, PER_PERCENT, WORTH
 from transforms.judge.errors import Errors
 from transforms.moves.improve import Best
-from transforms.moves.lossy_layers import price, try_lossy_layers
+from transforms.moves.lossy_layers import price, seconds_of_search, try_lossy_layers
+from transforms.pipelines import decide
 from transforms.pipelines.asked import may_keep
+from transforms.run.events import Events, Progress
 from transforms.scheme import preset
 
 SIZES = [16, 64, 64, 16, 16, 64, 64, 64, 16]
@@ -140,6 +142,54 @@ def test_given_ranges_stay_as_they_are(tmp_path: Path) -> None:
 def test_schemes_that_are_tuned_do_not_ask() -> None:
     asking = [name for name in ("U8S8", "A8W8", "A16W8", "BF16", "W8") if may_keep(preset(name))]
     assert asking == ["U8S8", "A8W8"] and not may_keep(preset("U8S8_ADAQUANT"))
+
+
+@pytest.mark.parametrize(
+    ("run", "runs", "said"),
+    [(0.1, 10, "about 5 s in all"), (0.02, 200, "about 4 s in all"), (1.0, 10**6, "about 256 s in all")],
+)
+def test_a_search_says_about_how_long_it_takes(
+    run: float, runs: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By runs of so many seconds each: as many as the budget has, and no fewer than 48 or more than 256."""
+    notes = _notes(monkeypatch, run, runs)
+    onnx_narrow.quantize(MODEL, config="U8S8", **GIVEN, progress=notes)
+    assert notes.seen == [said]
+
+
+@pytest.mark.parametrize(
+    "more", [{"moves": ()}, {"data": samples(3)}, {"assignments": {"keep_float": False}}]
+)
+def test_a_search_that_ranks_no_layers_says_nothing(
+    more: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = _notes(monkeypatch, 1.0, 100)
+    onnx_narrow.quantize(MODEL, config="U8S8", **{**GIVEN, **more}, progress=notes)
+    assert notes.seen == []
+
+
+class Notes(Events):
+    """Collects the notes of phases."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def phase(self, name: str, unit: str = "") -> Progress:
+        def _show(done: int, total: int | None, note: str = "") -> None:
+            self.seen += [note] if note else []
+
+        return _show
+
+
+def _notes(monkeypatch: pytest.MonkeyPatch, run: float, runs: int) -> Notes:
+    """Return what collects notes of a job whose runs take so many seconds, with so many in its budget."""
+
+    def _seconds(best: Best) -> float:
+        best.form.model.seconds, best.budget.whole = run, runs
+        return seconds_of_search(best)
+
+    monkeypatch.setattr(decide, "seconds_of_search", _seconds)
+    return Notes()
 
 
 def test_a_price_is_of_bytes_and_of_layers() -> None:

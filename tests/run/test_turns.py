@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, cast
 
 import numpy as np
@@ -19,12 +20,13 @@ from transforms.run import turns as module
 from transforms.run.turns import (
     Timing,
     clock_for,
+    is_clear,
     ratio,
     take_turns,
     time_graphs,
     timed_options,
 )
-from transforms.runtime.session import OpenModel, RunOptions
+from transforms.runtime.session import OpenModel, RunOptions, open_session
 
 
 class Runner:
@@ -63,6 +65,37 @@ def test_seconds_of_inferences_end_the_runs_after_the_fewest() -> None:
     assert len(turns(2, 99, 0.0)) == 2 + 2
     assert len(turns(2, 99, 0.0, fewest=5)) == 2 + 5 * 2
     assert len(turns(2, 99, 11.0)) == 2 + 6 * 2
+
+
+def test_what_was_timed_may_be_enough_after_the_fewest() -> None:
+    log: list[tuple[str, Any]] = []
+    models = cast("list[OpenModel]", [Runner(name, log) for name in "ab"])
+    found = take_turns(
+        models,
+        lambda: [[{"x": 0}] * 2],
+        99,
+        1e9,
+        clock=iter(range(10**6)).__next__,
+        fewest=3,
+        until=lambda seconds: len(seconds[0]) >= 2,
+    )
+    assert [len(one) for one in found] == [3, 3]
+
+
+@pytest.mark.parametrize(("bound", "clear"), [(1.03, True), (1.01, False), (0.99, True), (1.0, False)])
+def test_a_lead_of_rounds_on_one_side_of_a_bound_is_clear(bound: float, clear: bool) -> None:
+    """Of eleven rounds, eight are below 1.03, seven below 1.01, six below 1, and three below 0.99."""
+    made = [0.98] * 3 + [0.995] * 3 + [1.005, 1.02, 1.2, 1.2, 1.2]
+    assert is_clear(bound, (made, [1.0] * 11)) == clear
+
+
+@pytest.mark.parametrize("odds", [Fraction(1, 4), Fraction(3, 4)])
+def test_one_in_244_is_wrong_of_three_in_four_rounds(odds: Fraction) -> None:
+    """The lead is a walk that goes up with these odds; oracle: the chance that a gambler is ruined."""
+    ends = [lead for lead in range(100) if is_clear(1.0, ([0.5] * lead, [1.0] * lead))]
+    end, step = ends[0], (1 - odds) / odds
+    up = (1 - step**end) / (1 - step ** (2 * end))
+    assert min(up, 1 - up) == Fraction(1, 244)
 
 
 def test_on_a_busy_machine_the_wall_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,3 +152,29 @@ def test_graphs_are_run_on_what_they_read_of_the_feeds() -> None:
     feed = dict(tunable.samples(model, 1)[0])
     found = time_graphs(graphs, [feed | {"other": np.zeros(3)}], RunOptions(threads=1), 0.0)
     assert [len(one) for one in found] == [5, 5] and all(second > 0 for one in found for second in one)
+
+
+def test_graphs_take_turns_until_it_is_clear_which_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which all runs take the same time: less than 2 times as long, not less than 0.9 times."""
+    model = tunable.conv_net()
+    graphs: list[gs.Graph] = [model_io.load(model), model_io.load(model)]
+    monkeypatch.setattr(module, "clock_for", lambda _: iter(range(10**6)).__next__)
+    for bound, rounds in ((None, 100), (0.9, 5), (2.0, 5)):
+        found = time_graphs(graphs, tunable.samples(model, 1), RunOptions(threads=1), 1e9, bound)
+        assert [len(one) for one in found] == [rounds] * 2
+
+
+def test_a_graph_that_takes_turns_again_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, opened = tunable.conv_net(), list[gs.Graph]()
+    first, second, third = (model_io.load(model) for _ in range(3))
+
+    def _open(graph: gs.Graph, options: RunOptions) -> OpenModel:
+        opened.append(graph)
+        return open_session(graph, options)
+
+    monkeypatch.setattr(module, "open_session", _open)
+    turns, feeds = module.Turns(), tunable.samples(model, 1)
+    for pair in ((first, second), (third, second), (first, second)):
+        turns(pair, feeds, RunOptions(threads=1), 0.0)
+    turns((first, second), feeds, RunOptions(threads=2), 0.0)
+    assert list(map(id, opened)) == list(map(id, (first, second, third, first, first, second)))

@@ -51,6 +51,15 @@ def test_a_terminal_sees_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "tuning" in terminal.getvalue()
 
 
+def test_a_phase_without_pieces_shows_its_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with Bars() as bars:
+        bars.phase("quantizing")(0, None, "about 20 s in all")
+        _drawn(bars).refresh()
+    assert re.search(r"quantizing \[00:00, about 20 s in all\]", terminal.getvalue())
+
+
 def test_a_file_sees_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with Bars() as bars:
         bars.phase("calibrating", "sample")(1, None)

@@ -24,6 +24,7 @@ from transforms.channels.apply_site import move_channels
 from transforms.channels.edits import MovedWeights
 from transforms.channels.product_sites import layers_on, product_site
 from transforms.channels.sites import Site, SiteFinder
+from transforms.graph import walk
 from transforms.graph.selection import Choice, Exclusion, resolve
 from transforms.scheme.outlier_move import OutlierMove
 
@@ -59,6 +60,7 @@ def move_outliers(
     with own channels for a Gemm whose alpha is not 1. Raises ValueError for a channel that a tensor does
     not have.
     """
+    walk.check_graph(graph)
     left, members = resolve(exclude, graph, nodes), {id(node) for node in graph.nodes}
     finder = SiteFinder(graph)
     tensors = {tensor.name: tensor for node in graph.nodes for tensor in node.outputs}

@@ -6,8 +6,10 @@ inputs of the model. A candidate is a scheme, from which these inputs are comput
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 
 import numpy as np
 import onnx_graphsurgeon as gs
@@ -22,6 +24,7 @@ from transforms.judge.errors import Errors
 from transforms.judge.judge import Judge
 from transforms.judge.switchable_ranges import BiasSite, RangeSite, WeightSite, switchable_ranges
 from transforms.model.copy_graph import copy_graph
+from transforms.model.graph_proto import export_light
 from transforms.plan.bias_correction import corrected, corrected_inputs
 from transforms.plan.qparams import QParamsTable, shared_range
 from transforms.plan.quant_spec import BIAS, QuantSpec
@@ -59,6 +62,7 @@ class CandidateModel:
     """Measures the errors of the outputs of candidates of one model.
 
     ``closed_ends``: names of tensors that are integers for the kernel of the layer alone that makes them.
+    ``seconds``: wall time of a run of the candidate that was measured last.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class CandidateModel:
         """
         self._graph, self._scheme, self._plan_of = graph, scheme, plan_of
         self._judge, self._memory, self._statistics = judge, memory, statistics
+        self.seconds = 0.0
         copy = copy_graph(graph)
         plan = plan_of(copy, scheme)
         if statistics is not None:
@@ -91,8 +96,9 @@ class CandidateModel:
         for products in rounded:
             products.emulate()
         self._shown = judge.shown
-        self._opened: OpenModel | None = self._open()
+        self._opened: OpenModel | None = None
         # nodes, by their index in the order of ``walk.nodes``, and caches by fold, ranges and kind of weights
+        self._structure = "" if judge.measured is None else _structure(self.inputs.graph)
         self.nodes = list(walk.nodes(graph))
         self._patterns = [exactly(label_of(node)) for node in self.nodes]
         self._weight_of = {weight.use: weight for weight in self.inputs.weights}
@@ -109,6 +115,11 @@ class CandidateModel:
 
         ``whole``: with ranges from all samples instead, so that clipping adds little to errors of rounding.
         """
+        places = range(self._judge.count) if places is None else places
+        candidate = self._structure, repr(scheme.with_(target="")), tuple(places), whole
+        return self._judge.recalled(candidate, lambda: self._errors(scheme, places, whole=whole))
+
+    def _errors(self, scheme: Scheme, places: Sequence[int], *, whole: bool) -> Errors:
         self._opened = self._opened or self._open()
         run = self._opened.run
 
@@ -116,7 +127,10 @@ class CandidateModel:
             inputs = self.feed(scheme, _BOTH if whole else 1 - fold)
             return lambda feed: run({**feed, **inputs}, self._shown)
 
-        return self._judge.errors(_run_of, places)
+        start = time.perf_counter()
+        errors = self._judge.errors(_run_of, places)
+        self.seconds = (time.perf_counter() - start) / max(1, len(places))
+        return errors
 
     def close(self) -> None:
         """Free the memory of session and weights; the next call of :meth:`errors` opens the model again."""
@@ -253,6 +267,12 @@ class CandidateModel:
             for node, index, site in each_use(plan)
             if site.role != BIAS
         }
+
+
+def _structure(graph: gs.Graph) -> str:
+    """Return what tells models apart that are made of one float model; its weights follow from the scheme."""
+    light, _ = export_light(graph)
+    return sha256(light.SerializeToString(deterministic=True)).hexdigest()
 
 
 def _ranges_of(scheme: Scheme) -> str:

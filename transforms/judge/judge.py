@@ -7,7 +7,7 @@ judges ranges that it has given (two-fold cross-validation).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -32,6 +32,7 @@ class Judge:
     """Runs models on samples and compares their outputs with those of the float model.
 
     ``reference``: the runs of the float model. ``count``: the number of feeds that judge.
+    ``measured``: errors of candidates, by keys that identify them, of a judge that remembers them.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Judge:
         most: int | None = MOST_SAMPLES,
         known: KnownNames | None = None,
         stays: bool = False,
+        remembers: bool = False,
     ) -> None:
         """Take a float model and feeds, without running the model.
 
@@ -50,8 +52,10 @@ class Judge:
         models; with ``simulate``, models compute as written, and not as kernels of the runtime here, which
         may round inputs of products to 8 bits. ``known``: returns the names of tensors that all compared
         models have, for outputs whose rows depend on values; by default all tensors. ``stays``: the caller
-        does not change the graph afterwards, so that no copy is made.
+        does not change the graph afterwards, so that no copy is made. ``remembers``: whether a candidate that
+        is measured again is not run again.
         """
+        self.measured: dict[Hashable, Errors] | None = {} if remembers else None
         self.reference = Reference(graph, feeds[:most], run, known=known, stays=stays)
         self.count = len(self.reference.feeds)
         self.run = run
@@ -66,6 +70,20 @@ class Judge:
         judge = Judge(graph, self.reference.feeds, self.run, most=None, known=self.reference.known)
         judge.count = self.count
         return judge
+
+    def anew(self) -> Judge:
+        """Return a judge by the same runs of the float model, on all of the feeds again."""
+        same = copy(self)
+        same.count = len(self.reference.feeds)
+        return same
+
+    def recalled(self, candidate: Hashable, measure: Callable[[], Errors]) -> Errors:
+        """Return the errors that ``measure`` returns, or returned earlier for the same candidate."""
+        if self.measured is None:
+            return measure()
+        if candidate not in self.measured:
+            self.measured[candidate] = measure()
+        return self.measured[candidate]
 
     @property
     def can_judge(self) -> bool:

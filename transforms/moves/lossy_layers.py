@@ -37,16 +37,13 @@ def try_lossy_layers(best: Best) -> None:
 
     Not of a language model: its tensors are left in float instead, which costs no bytes.
     """
-    feeds = best.form.judge.reference.feeds
-    if not best.nameable or len(feeds) < 2 * FEWEST or best.form.judge.reference.logits:
+    if not may_gain(best):
         return
-    outputs = best.form.judge.reference.unsaturated
-    if best.errors.of_outputs(outputs).at_most(FINE).mean + WORTH >= FINE:
-        return
-    # rank layers on some samples, judge choices of the worst on the others
+    feeds, outputs = best.form.judge.reference.feeds, best.form.judge.reference.unsaturated
     layers = _layers(best)
     if not layers:
         return
+    # rank layers on some samples, judge choices of the worst on the others
     search = _Search(best, layers, outputs, ranking_layers(len(feeds)))
     judged = judging_layers(len(feeds))
 
@@ -69,6 +66,26 @@ def try_lossy_layers(best: Best) -> None:
             best.scheme = search.scheme(indices)
             best.errors = best.form.errors(best.scheme)
             return
+
+
+def may_gain(best: Best) -> bool:
+    """Return whether layers in float are looked for: outputs are not as good already, and samples enough."""
+    reference = best.form.judge.reference
+    if not best.nameable or len(reference.feeds) < 2 * FEWEST or reference.logits:
+        return False
+    return best.errors.of_outputs(reference.unsaturated).at_most(FINE).mean + WORTH < FINE
+
+
+def seconds_of_search(best: Best) -> float:
+    """Return about how many seconds the moves take in all where layers in float are looked for, and else 0.
+
+    Ranking layers takes most of them, in runs that the budget tells. The first runs, which round weights and
+    run the float model too, take longer than later ones by about what the other moves add.
+    """
+    if not may_gain(best):
+        return 0.0
+    least, most = LAYER_RUNS
+    return best.form.model.seconds * max(least, min(best.budget.whole, most))
 
 
 def price(more: float, layers: int) -> float:

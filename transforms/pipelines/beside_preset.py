@@ -15,8 +15,8 @@ from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.rebuild import LastRebuilt, nameable, rebuilt, take_over
 from transforms.pipelines.work import Work
 from transforms.precision.chosen import NEAR, BesidePreset
-from transforms.run.speed import Speed, speed
-from transforms.run.turns import Timing
+from transforms.run.speed import SLOWER, Speed, speed
+from transforms.run.turns import Timing, Turns
 from transforms.scheme.apply_target import without_target
 from transforms.scheme.layer_rule import IN_FLOAT
 from transforms.scheme.targets import ON_CPU, target
@@ -56,22 +56,22 @@ def _beside(work: Work, judge: Judge, own: float) -> BesidePreset:
 
     Candidates are what the preset decided with the kernels of the target, and the preset itself.
     """
-    other = rebuilt(work, without_target(work.asked, target(ON_CPU)), decides=True)
+    other = rebuilt(work, without_target(work.asked, target(ON_CPU)))
     without = _decibels(judge, other.graph)
-    found = BesidePreset(own, without, judge.count)
+    found, timer = BesidePreset(own, without, judge.count), Turns()
     if not found.is_far:
         return found
     layers = {**work.scheme.layers, **other.scheme.layers}
     fitted = rebuilt(work, other.scheme.with_(target=ON_CPU, layers=layers))
     made = _decibels(judge, fitted.graph)
     is_better = made > own + NEAR and _is_legal(fitted.graph)
-    if is_better and (made > USELESS > own or _is_no_slower(_ratio(work, fitted.graph))):
+    if is_better and (made > USELESS > own or _is_no_slower(_ratio(work, fitted.graph, timer))):
         fitted.record.decisions = other.record.decisions
         _take(work, fitted)
         found = replace(found, own=made)
     if not found.is_far:
         return found
-    ratio = _ratio(work, other.graph)
+    ratio = _ratio(work, other.graph, timer)
     is_taken = _is_legal(other.graph) and (found.own < USELESS or _is_no_slower(ratio))
     if is_taken:
         _take(work, other)
@@ -98,7 +98,7 @@ def _decibels(judge: Judge, graph: gs.Graph) -> float:
     return judge.errors_of(copy_graph(graph)).mean
 
 
-def _ratio(work: Work, graph: gs.Graph) -> Timing | None:
+def _ratio(work: Work, graph: gs.Graph, timer: Turns) -> Timing | None:
     """Return the time of a graph by that of the model, None where nothing is to be timed."""
     if not work.options.times:
         return None
@@ -106,7 +106,7 @@ def _ratio(work: Work, graph: gs.Graph) -> Timing | None:
 
     assert work.data is not None, "the judge has samples"
     feed = next(feed for _, feed in work.data.feeds(work.graph))
-    return ratio_of((graph, work.graph), feed, work.options.run)
+    return ratio_of((graph, work.graph), feed, work.options.run, SLOWER, timer)
 
 
 def _useful(work: Work) -> Reached | None:

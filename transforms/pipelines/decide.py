@@ -26,7 +26,7 @@ from transforms.moves.float_tensors import (
     try_given_tensors,
 )
 from transforms.moves.improve import Best, Form, Move
-from transforms.moves.lossy_layers import try_lossy_layers
+from transforms.moves.lossy_layers import seconds_of_search, try_lossy_layers
 from transforms.moves.lost_rows import loses_tokens, search_lost_rows
 from transforms.moves.outliers import try_channels, try_equalized, try_outliers, try_rotated
 from transforms.moves.settings import try_headroom, try_ranges, try_scales
@@ -43,6 +43,11 @@ from transforms.scheme import Scheme
 from transforms.scheme.scheme import AUTO, FLOAT32
 
 log = logging.getLogger(__name__)
+
+_PHASE = "quantizing"
+
+_LONG = 3.0
+"""Seconds from which on the progress bar says about how long the search takes."""
 
 
 def try_float_tensors(best: Best) -> None:
@@ -82,7 +87,7 @@ def decide(work: Work) -> None:
     """
     if work.judge is None:
         return
-    work.events.phase("quantizing")
+    work.events.phase(_PHASE)
     prepared, statistics = work.scheme, work.statistics
     if statistics is None and work.asked.is_dynamic:
         if work.judge.can_judge and work.judge.count >= FEW_SAMPLES:
@@ -130,11 +135,20 @@ def _improve(work: Work, judge: Judge, statistics: Calibration) -> None:
     few = min(judge.count, FEW_SAMPLES)  # of texts, which have a row for each token
     judge.count = few if judge.reference.logits else budget.samples(judge.count)
     best = _best(work, Form(work.graph, start, statistics, judge, work.plan, work.base.memory), budget)
-    for move in _moves(work):
+    moves = _moves(work)
+    if try_lossy_layers in moves:
+        _tell_seconds(work, seconds_of_search(best))
+    for move in moves:
         move(best)
         work.base.targets = work.named.naming(best.form.graph, best.scheme)  # before it has another form
     _tell_left(work)
     work.scheme, work.statistics, work.judge = best.scheme, best.form.statistics, best.form.judge
+
+
+def _tell_seconds(work: Work, seconds: float) -> None:
+    """Tell how long the search takes, if that is worth a word: of short ones it is told too high."""
+    if seconds >= _LONG:
+        work.events.phase(_PHASE)(0, None, f"about {seconds:.0f} s in all")
 
 
 def _tell_left(work: Work) -> None:

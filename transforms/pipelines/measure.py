@@ -26,6 +26,8 @@ from transforms.judge.constants import MOST_COUNTED
 from transforms.judge.judge import Judge
 from transforms.judge.sample_roles import FIRST, checking, judging
 from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.asked import holds_against_preset
+from transforms.pipelines.base import Prepared
 from transforms.pipelines.work import Work
 from transforms.plan.joined_ranges import JOINED, joined_far_apart
 from transforms.plan.sampled_exceptions import kept_in_float
@@ -56,18 +58,28 @@ def measure(work: Work) -> None:
             work.record.decisions.notes.append(why)
         measure_by_rule(work, progress)
         return
-    work.base.memory = weights_of(work.graph)
+    noted = work.record.noted()
+    work.base.memory = work.base.memory or weights_of(work.graph)
     work.scheme = rules_beside_form(work.asked)
     work.statistics = measure_for_candidates(work, work.graph, work.scheme, work.data, progress)
-    assert work.data is not None, "outputs decide on samples alone"
-    first = [feed for _, feed in islice(work.data.feeds(work.graph), FIRST)]
-    # the judge compares with the graph before moves change its channels
     work.base.graph = copy_graph(work.graph)
     work.base.names = work.named.names | {label_of(node) for node in walk.nodes(work.graph)}
     keep_joined(work)
-    judged = judging(len(first), texts=bool(logits_of(work.graph)))
+    work.judge = _judge(work, work.base.graph, noted)
+
+
+def _judge(work: Work, graph: gs.Graph, noted: Record) -> Judge:
+    """Return the judge of a prepared graph; a job that decides twice keeps graph, record and judge."""
+    if work.base.undecided is not None:
+        return work.base.undecided.judge.anew()
+    assert work.data is not None, "outputs decide on samples alone"
+    first = [feed for _, feed in islice(work.data.feeds(work.graph), FIRST)]
+    feeds = first[: judging(len(first), texts=bool(logits_of(work.graph))).stop]
     run = replace(work.options.run, simulate=True)  # scales of candidates are inputs of the session
-    work.judge = Judge(work.base.graph, first[: judged.stop], run, stays=True)
+    decides_twice = holds_against_preset(work)
+    judge = Judge(graph, feeds, run, stays=True, remembers=decides_twice)
+    work.base.undecided = Prepared(graph, noted, judge) if decides_twice else None
+    return judge
 
 
 def follow_rules(work: Work) -> None:

@@ -6,18 +6,20 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 
 import onnx_graphsurgeon as gs
 
 from transforms.calibrate.calibration_data import CalibrationData
-from transforms.conversion.record import MASKED
+from transforms.conversion.record import MASKED, Record
 from transforms.conversion.rows import run_rows
 from transforms.graph import walk
 from transforms.graph.selection import label_of
 from transforms.model.copy_graph import copy_graph
+from transforms.pipelines.base import Base
 from transforms.pipelines.load import read_float
-from transforms.pipelines.measure import measure_missing
+from transforms.pipelines.measure import change_form, measure_missing, rules_beside_form
+from transforms.pipelines.options import Options
 from transforms.pipelines.record import JobRecord
 from transforms.pipelines.steps import run
 from transforms.pipelines.work import Work, WorkRow
@@ -29,15 +31,15 @@ from transforms.scheme.layer_rule import IN_FLOAT
 from transforms.scheme.scheme import FLOAT32
 
 
-def rebuilt(
-    work: Work, scheme: Scheme, data: CalibrationData | None = None, *, decides: bool = False
-) -> Work:
+def rebuilt(work: Work, scheme: Scheme, data: CalibrationData | None = None) -> Work:
     """Return another work on the float model, built by a scheme and the rows that built this one.
 
-    ``data``: instead of all samples. ``decides``: whether outputs decide the 'auto' keys of the scheme.
+    The scheme may differ from the requested one in keys that outputs decide, in layers and tensors that are
+    float, and in its target; outputs decide its 'auto' keys anew. ``data``: instead of all samples, if these
+    are read again.
     """
-    other = None if decides else _from_base(work, scheme)
-    return other or _from_source(work, scheme, data, decides)
+    data = data or work.data
+    return _from_base(work, scheme) or _from_undecided(work, scheme, data) or _from_source(work, scheme, data)
 
 
 def _from_base(work: Work, scheme: Scheme) -> Work | None:
@@ -49,25 +51,51 @@ def _from_base(work: Work, scheme: Scheme) -> Work | None:
         return None
     if work.base.prepared.changes[MASKED]:
         return None  # which biases are added after their layers depends on formats of layers
-    graph, record = copy_graph(work.base.graph), work.base.prepared
-    other = replace(
+    graph = copy_graph(work.base.graph)
+    base = replace(work.base, targets=work.named.naming(graph, scheme))
+    other = _beginning(work, graph, scheme, base, work.base.prepared)
+    if not measure_missing(other):
+        return None
+    run_rows(other, _until_require(work.options.recipe, "build"))
+    return other
+
+
+def _from_undecided(work: Work, scheme: Scheme, data: CalibrationData | None) -> Work | None:
+    """Return a work on the model before any decision, measured anew; None if that was not kept."""
+    prepared = work.base.undecided
+    if prepared is None or prepared.record.changes[MASKED]:
+        return None
+    graph = copy_graph(prepared.graph)
+    base = Base(undecided=prepared, targets=work.named.naming(graph, scheme), memory=work.base.memory)
+    other = _beginning(work, graph, scheme, base, prepared.record)
+    other.data, other.statistics, other.judge = data, None, None
+    other.scheme = rules_beside_form(scheme)
+    change_form(other, work.asked)
+    run_rows(other, _until_require(work.options.recipe, "keep_exceptions", "measure"))
+    return other
+
+
+def _beginning(work: Work, graph: gs.Graph, scheme: Scheme, base: Base, prepared: Record) -> Work:
+    """Return another work on a copy of a prepared model."""
+    return replace(
         work,
         graph=graph,
         asked=scheme,
-        base=replace(work.base, targets=work.named.naming(graph, scheme)),
-        options=replace(work.options, compares=False),
+        base=base,
+        options=_building(work),
         events=SILENT,
         record=JobRecord(
-            changes=Counter(record.changes),
-            notes=list(record.notes),
+            changes=Counter(prepared.changes),
+            notes=list(prepared.notes),
             grids=None if work.record.grids is None else [],
         ),
     )
-    if not measure_missing(other):
-        return None
-    names = [row.name for row in work.options.recipe]
-    run_rows(other, _until_require(work.options.recipe, names.index("build")))
-    return other
+
+
+def _building(work: Work) -> Options:
+    """Return the options of a work that compares nothing, but keeps the float model for later comparison."""
+    keeps_float = work.options.keeps_float or work.options.compares
+    return replace(work.options, keeps_float=keeps_float, compares=False)
 
 
 def _is_floater(scheme: Scheme, other: Scheme) -> bool:
@@ -84,24 +112,18 @@ def _is_floater(scheme: Scheme, other: Scheme) -> bool:
     )
 
 
-def _from_source(work: Work, scheme: Scheme, data: CalibrationData | None, decides: bool) -> Work:
-    options = replace(
-        work.options,
-        fixed=FixedGrids(),
-        tuning=None,
-        keeps_float=work.options.keeps_float or work.options.compares,
-        compares=work.options.compares and decides,
-        recipe=(),
-    )
+def _from_source(work: Work, scheme: Scheme, data: CalibrationData | None) -> Work:
     other = Work(
         read_float(work, scheme),
         scheme,
-        data or work.data,
+        data,
         source=work.source,
-        options=options,
+        options=replace(_building(work), fixed=FixedGrids(), tuning=None, recipe=()),
         record=JobRecord(grids=None if work.record.grids is None else []),
     )
-    return run(other, _building(work.options.recipe))
+    names = [row.name for row in work.options.recipe]
+    first = names.index("load") + 1 if "load" in names else 0
+    return run(other, _until_require(work.options.recipe[first:]))
 
 
 def nameable(work: Work) -> Set[str]:
@@ -114,14 +136,10 @@ def nameable(work: Work) -> Set[str]:
     return work.named.names | {label_of(node) for node in walk.nodes(base.graph)}
 
 
-def _building(recipe: Sequence[WorkRow]) -> Sequence[WorkRow]:
-    """Return the rows after ``load`` and before ``require``."""
-    names = [row.name for row in recipe]
-    return _until_require(recipe, names.index("load") + 1 if "load" in names else 0)
-
-
-def _until_require(recipe: Sequence[WorkRow], first: int) -> Sequence[WorkRow]:
-    return list(takewhile(lambda row: row.name != "require", recipe[first:]))
+def _until_require(recipe: Sequence[WorkRow], *first: str) -> Sequence[WorkRow]:
+    """Return the rows before ``require``, from the first of these names on."""
+    rows = dropwhile(lambda row: bool(first) and row.name not in first, recipe)
+    return list(takewhile(lambda row: row.name != "require", rows))
 
 
 class LastRebuilt:

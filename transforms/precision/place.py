@@ -29,13 +29,13 @@ from transforms.precision.pair_nodes import PairedModels
 from transforms.precision.reach import Built
 from transforms.run.profile import Kernel, profiled
 from transforms.run.speed import SLOWER
-from transforms.run.turns import Timer, Timing, ratio, time_graphs, timed_options
+from transforms.run.turns import Timer, Timing, Turns, ratio, timed_options
 from transforms.runtime.session import RunOptions, open_session
 from transforms.scheme import Scheme
 from transforms.scheme.layer_rule import IN_FLOAT
 
 _SECONDS, _MOST = 1.0, 6
-"""Seconds of the processor for which two models take turns, and how many groups of layers are tried."""
+"""Seconds of the processor for which two models take turns at most, and groups of layers that are tried."""
 
 _STEP = 1.01
 """Times as fast that a model has to become with some more layers in float, and in three of four rounds: of
@@ -64,7 +64,7 @@ def faster_in_float(
     build: Build,
     feed: Feed,
     run: RunOptions,
-    timer: Timer = time_graphs,
+    timer: Timer | None = None,
 ) -> FloatLayers:
     """Return the layers of a quantized model that it is faster with in float, if that is beyond the noise.
 
@@ -72,22 +72,24 @@ def faster_in_float(
     stay as they are. ``names``: those of nodes that a scheme can name. All is timed on one ``feed``.
     Raises ValueError as ``build`` and ``timer`` do.
     """
+    timer = timer or Turns()
     graph, scheme = first
     paired = PairedModels(copy_graph(float_graph), copy_graph(graph))
     parts = _timed_parts(paired, feed, timed_options(run))
-    least = _LEAST * sum(one.seconds for one in parts)
-    slow = [region for region in _worth_float(parts, timer, run) if _lost(region) > least]
+    whole = sum(one.seconds for one in parts)
+    slow = [region for region in _worth_float(parts, timer, run) if _lost(region) > _LEAST * whole]
     able = names() if slow else frozenset[str]()
     fastest, used, layers, steps = graph, scheme, list[str](), list[Timing]()
-    groups = deque(_alike(sorted(slow, key=_lost, reverse=True)))
-    for _ in range(_MOST):
-        if not groups:
-            break
+    groups, tried = deque(_alike(sorted(slow, key=_lost, reverse=True))), 0
+    while groups and tried < _MOST:
         group = groups.popleft()
+        if _lost(group) * _STEP < whole * (_STEP - 1):  # all that they lose is too little
+            continue
+        tried += 1
         named = naming(used, (node for part in group for node in part.nodes), able, IN_FLOAT)
         is_most = 2 * len(group) > len(parts)  # a half of them may do, and leaves more in integers
         built = build(named) if named != used and not (is_most and group[1:]) else None
-        step = None if built is None else ratio_of((built, fastest), feed, run, timer)
+        step = None if built is None else ratio_of((built, fastest), feed, run, 1 / _STEP, timer)
         if built is not None and step is not None and _is_faster(step, _STEP):
             fastest, used = built, named
             layers += [part.nodes[0] for part in group]
@@ -95,7 +97,7 @@ def faster_in_float(
         elif group[1:]:
             groups += group[: len(group) // 2], group[len(group) // 2 :]
     if len(steps) > 1:
-        steps = [ratio_of((fastest, graph), feed, run, timer)]
+        steps = [ratio_of((fastest, graph), feed, run, 1 / _STEP, timer)]
     if not steps or not _is_faster(steps[0], _STEP):
         return FloatLayers(scheme, len(parts))
     more = bytes_of_numbers(fastest) - bytes_of_numbers(graph)
@@ -182,13 +184,14 @@ def _alike(regions: Sequence[Sequence[_Part]]) -> Iterator[list[_Part]]:
 
 
 def ratio_of(
-    pair: tuple[gs.Graph, gs.Graph], feed: Feed, run: RunOptions, timer: Timer = time_graphs
+    pair: tuple[gs.Graph, gs.Graph], feed: Feed, run: RunOptions, bound: float, timer: Timer
 ) -> Timing:
-    """Return the time of the first of two models by that of the second, in turns.
+    """Return the time of the first of two models by that of the second, in turns until it is clear on which
+    side of a bound that is.
 
     Of some rounds after each other the fastest count: what else the machine does only makes a run slower.
     """
-    made, before = timer(pair, [feed], run, _SECONDS)
+    made, before = timer(pair, [feed], run, _SECONDS, bound)
     size = max(1, len(made) // _PARTS)
     fastest = ([min(one[i : i + size]) for i in range(0, len(one), size)] for one in (made, before))
     return ratio(*fastest)

@@ -13,7 +13,7 @@ from ops.array_types import Feed
 from transforms.run.turns import clock_for, take_turns
 from transforms.runtime.session import OpenModel, RunOptions
 
-_SECONDS, _FEWEST, _MOST = 0.5, 3, 50
+_SECONDS, _FEWEST, _MOST = 0.5, 3, 20
 """Seconds of the processor after which inferences are enough, and how many there are at least and at most."""
 
 _BODIES = {"If", "Loop", "Scan"}

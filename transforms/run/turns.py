@@ -12,7 +12,8 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+from typing import Protocol
 
 import onnx_graphsurgeon as gs
 
@@ -29,14 +30,37 @@ _CPU = "CPUExecutionProvider"
 _COARSE = 1e-4
 """Seconds between two times of a clock from which on it does not tell how long an inference takes."""
 
+_CLEAR = 5
+"""By how many rounds one side of a bound has to lead until more rounds would not change the answer.
+
+This is Wald's sequential test (Ann. Math. Stat. 16 (1945), 117) of whether the ratio of two models is below
+the bound in three of four rounds, or in one of four: a round changes the odds by a factor of 3, so that a
+lead of 5 is wrong in 1 of 1 + 3 ** 5 = 244 tests. Of a ratio near the bound, quartiles tell when time is up.
+"""
+
 Clock = Callable[[], float]
 """Returns seconds since some moment."""
 
 Seconds = Sequence[float]
 """Seconds of the runs of one model, in the order of the rounds."""
 
-Timer = Callable[[Sequence[gs.Graph], Sequence[Feed], RunOptions, float], Sequence[Seconds]]
-"""Returns the seconds of each of some models on some feeds; see :func:`time_graphs`."""
+Until = Callable[[Sequence[Seconds]], bool]
+"""Whether the seconds of all models so far are enough."""
+
+
+class Timer(Protocol):
+    """Returns the seconds of each of some models on some feeds; see :func:`time_graphs`."""
+
+    def __call__(
+        self,
+        graphs: Sequence[gs.Graph],
+        feeds: Sequence[Feed],
+        options: RunOptions,
+        seconds: float,
+        bound: float | None = None,
+        /,
+    ) -> Sequence[Seconds]:
+        """Time the models."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +120,13 @@ def ratio(made: Seconds, before: Seconds) -> Timing:
     return Timing.of([one / other for one, other in zip(made, before, strict=True)])
 
 
+def is_clear(bound: float, pair: Sequence[Seconds]) -> bool:
+    """Return whether it is clear that a model takes less than ``bound`` times as long as another, or more."""
+    made, before = pair
+    below = sum(one < bound * other for one, other in zip(made, before, strict=True))
+    return abs(2 * below - len(made)) >= _CLEAR
+
+
 def take_turns(
     models: Sequence[OpenModel],
     passes: Callable[[], Iterable[Sequence[Feed]]],
@@ -104,13 +135,15 @@ def take_turns(
     *,
     clock: Clock,
     fewest: int = 1,
+    until: Until | None = None,
 ) -> list[list[float]]:
     """Return the seconds of inferences of models, warm, which take turns on each sample, in their order.
 
     ``passes`` returns what is one pass over the samples: of each, a feed for each model. Another pass follows
     until every model ran ``runs`` times, or ``fewest`` times and either inferences took ``seconds`` by the
-    ``clock``, or three times as many have gone on the wall. Each model follows the same one, so that it finds
-    caches alike: if turns changed, a half of the ratios would be of a cold run to a warm one.
+    ``clock``, or three times as many have gone on the wall, or ``until`` says that what was timed is enough.
+    Each model follows the same one, so that it finds caches alike: if turns changed, a half of the ratios
+    would be of a cold run to a warm one.
     """
     seconds_of: list[list[float]] = [[] for _ in models]
     end = time.perf_counter() + _PATIENCE * seconds
@@ -124,26 +157,64 @@ def take_turns(
                 model.run(feed)
                 taken.append(clock() - start)
         count, spent = len(seconds_of[0]), sum(map(sum, seconds_of))
-        is_done = count >= runs or spent >= seconds or time.perf_counter() >= end
+        is_over = count >= runs or spent >= seconds or time.perf_counter() >= end
+        is_done = is_over or (until is not None and until(seconds_of))
         if is_done and count >= fewest:
             return seconds_of
 
 
+class Turns:
+    """Times graphs, and keeps those of the last call open: of a search, one takes turns with many others.
+
+    They may not be changed.
+    """
+
+    def __init__(self) -> None:
+        """Open nothing yet."""
+        self._open: list[tuple[gs.Graph, RunOptions, OpenModel]] = []
+
+    def __call__(
+        self,
+        graphs: Sequence[gs.Graph],
+        feeds: Sequence[Feed],
+        options: RunOptions,
+        seconds: float,
+        bound: float | None = None,
+        /,
+    ) -> list[list[float]]:
+        """Return the seconds of inferences of graphs that take turns, as :func:`time_graphs`."""
+        options = timed_options(options)
+        models = [self._opened(graph, options) for graph in graphs]
+        self._open = [(graph, options, model) for graph, model in zip(graphs, models, strict=True)]
+        names = [[str(tensor.name) for tensor in graph.inputs] for graph in graphs]
+        samples = itertools.cycle(feeds)
+
+        def _one() -> Iterable[Sequence[Feed]]:
+            feed = next(samples)
+            return [[{name: feed[name] for name in read} for read in names]]
+
+        until = None if bound is None else partial(is_clear, bound)
+        return take_turns(models, _one, _MOST, seconds, clock=clock_for(options), fewest=FEWEST, until=until)
+
+    def _opened(self, graph: gs.Graph, options: RunOptions) -> OpenModel:
+        kept = (model for other, how, model in self._open if other is graph and how == options)
+        return next(kept, None) or open_session(graph, options)
+
+
 def time_graphs(
-    graphs: Sequence[gs.Graph], feeds: Sequence[Feed], options: RunOptions, seconds: float
+    graphs: Sequence[gs.Graph],
+    feeds: Sequence[Feed],
+    options: RunOptions,
+    seconds: float,
+    bound: float | None = None,
+    /,
 ) -> list[list[float]]:
     """Return the seconds of inferences of graphs that take turns: 5 to 100, in about ``seconds``.
+
+    ``bound``: of two graphs, rounds end when it is clear whether the first takes less than so many times as
+    long as the second (:func:`is_clear`).
 
     All are of the processor, see :func:`clock_for`. Each graph takes what it reads of a feed, which are used
     in turns as well. Raises ValueError as ``open_session`` does.
     """
-    options = timed_options(options)
-    models = [open_session(graph, options) for graph in graphs]
-    names = [[str(tensor.name) for tensor in graph.inputs] for graph in graphs]
-    samples = itertools.cycle(feeds)
-
-    def _one() -> Iterable[Sequence[Feed]]:
-        feed = next(samples)
-        return [[{name: feed[name] for name in read} for read in names]]
-
-    return take_turns(models, _one, _MOST, seconds, clock=clock_for(options), fewest=FEWEST)
+    return Turns()(graphs, feeds, options, seconds, bound)

@@ -37,8 +37,9 @@ def make_rule(pattern: str, value: object) -> LayerRule:
 
     Raises ValueError naming the pattern and the key for anything else.
     """
-    if isinstance(value, LayerRule):
-        value = value.said
+    rule = value if isinstance(value, LayerRule) else None
+    if rule is not None:
+        value = rule.said
     if isinstance(value, str):
         return LayerRule(value, value)
     if not isinstance(value, Mapping) or not value:
@@ -51,4 +52,4 @@ def make_rule(pattern: str, value: object) -> LayerRule:
             raise ValueError(f"layers entry '{pattern}': {key} is {setting!r}, it must be {legal}")
         if key == "weight_method":
             checked_value(key, "str", setting)
-    return LayerRule(**value)
+    return rule or LayerRule(**value)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any, Self
 
 from ops.formats import Format
@@ -147,9 +148,10 @@ class SchemeTable:
     written: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def key_names(cls) -> list[str]:
-        """Return the names of all keys of the table."""
-        return [key.name for key in dataclasses.fields(cls) if key.name != "written"]
+    @cache
+    def key_names(cls) -> Sequence[str]:
+        """Return the names of all keys that the table can have."""
+        return tuple(key.name for key in dataclasses.fields(cls) if key.name != "written")
 
     @classmethod
     def parse(cls, name: str, values: object) -> Self | None:
@@ -164,8 +166,8 @@ class SchemeTable:
             refuse_unknown(str(key), cls.key_names(), f"{name} key")
         return cls(**written, written=written) if written else None
 
-    @property
-    def said(self) -> dict[str, Any]:
+    @cached_property
+    def said(self) -> Mapping[str, Any]:
         """The table as it was written, or with all its values if it was not parsed."""
         if self.written and type(self)(**self.written) == self:
             return dict(self.written)
