@@ -60,7 +60,7 @@ def test_a_layer_whose_borders_cost_more_does_not(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("between", "layers"), [(3.0, 3), (6.0, 1)])
 def test_a_layer_between_two_is_with_them_unless_it_loses_more(between: float, layers: int) -> None:
     parts = [
-        module._Part([str(i)], {i - 1, i + 1}, 4.0, 2.0 if i != 1 else 4 + between - 1.5) for i in range(3)
+        module._Segment([str(i)], {i - 1, i + 1}, 4.0, 2.0 if i != 1 else 4 + between - 1.5) for i in range(3)
     ]
     parts[0].beside, parts[2].beside, parts[0].before = {1}, {1}, 0.0
     regions = [[part.nodes[0] for part in region] for region in module._regions(parts)]
@@ -102,7 +102,7 @@ def test_nothing_is_tried_where_no_layer_is_slower(monkeypatch: pytest.MonkeyPat
 def test_a_kernel_without_a_name_of_ours_belongs_to_the_part_after_it() -> None:
     names = ("Transpose", "~0~4/fused", "ReorderOutput", "~2~7~0_nchwc", "~~9", "last")
     kernels = [Kernel("op", name, float(10**i)) for i, name in enumerate(names)]
-    assert module._by_part(kernels) == {0: 11.0, 2: 111100.0}
+    assert module._seconds_by_segment(kernels) == {0: 11.0, 2: 111100.0}
 
 
 CONV = tunable.conv_net()
@@ -111,10 +111,12 @@ CONV = tunable.conv_net()
 @pytest.mark.parametrize(
     ("model", "feeds"), [(MODEL, FEEDS), (CONV, tunable.samples(CONV, 4))], ids=["gemm", "conv"]
 )
-def test_all_parts_are_found_in_profiles_of_both_models(model: onnx.ModelProto, feeds: origins.Feeds) -> None:
+def test_all_segments_are_found_in_profiles_of_both_models(
+    model: onnx.ModelProto, feeds: origins.Feeds
+) -> None:
     """Whatever the runtime's optimizer makes of nodes, kernels carry a name of what they were made of."""
     floats, graph, _ = origins.quantized(model, SCHEME.with_(target="ort-cpu"), feeds)
-    parts = module._timed_parts(PairedModels(floats, graph), feeds[0], RunOptions(threads=1))
+    parts = module._timed_segments(PairedModels(floats, graph), feeds[0], RunOptions(threads=1))
     assert len(parts) == sum(map(is_dot_product, model_io.load(model).nodes))
     assert all(part.seconds > 0 and part.before > 0 and part.nodes for part in parts)
     assert all(number in parts[other].beside for number, one in enumerate(parts) for other in one.beside)

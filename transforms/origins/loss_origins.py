@@ -1,8 +1,8 @@
 """Where the error of a quantized model begins: what each layer adds, inherits, and causes in outputs.
 
-Errors caused by single layers add up in the outputs as far as they are small beside the signal. They rank
-the layers, with equal weight for each sample. How many layers are named is measured: the fewest that,
-returned to float together, remove half of the error, and more than all others do
+The errors that single layers cause add up in the outputs as long as they are small compared with the signal.
+They rank the layers, with equal weight for each sample. The number of layers that are named is measured: the
+fewest that, returned to float together, remove half of the error, and more than all others do
 (:mod:`transforms.origins.carries_half`).
 """
 
@@ -30,13 +30,13 @@ from transforms.run.feeds import spread
 from transforms.runtime.session import RunOptions
 
 CLOSE = 8
-"""The search for the fewest layers may return one too many for each this many."""
+"""The search for the fewest layers may return one too many for each ``CLOSE`` of them."""
 
 BEGINS = 0.25
-"""The share of an error from which on it begins at one layer: with less, it comes from many."""
+"""The share of an error from which it counts as beginning at one layer; below, it comes from many."""
 
 MOST_CAUSES = 12
-"""Layers of an output whose cause is searched for."""
+"""The most layers per output whose causes are searched for."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,9 @@ class LayerLoss:
     """The losses of one layer.
 
     SQNR of its output in dB: ``own`` with float inputs, ``total`` with all errors up to it, ``inherited``
-    without its own error. ``shares``: by output, its share of the errors that layers cause alone, averaged
-    over samples. Bytes: the growth of its constants in float, and in 16 bits.
+    without its own error. ``shares``: for each output, the layer's share of the errors that single layers
+    cause, averaged over samples. ``bytes_in_float`` and ``bytes_in_16_bits``: the growth of its constants in
+    these types.
     """
 
     part: Part
@@ -59,11 +60,11 @@ class LayerLoss:
 
 @dataclass(frozen=True)
 class OutputLoss:
-    """An output: its SQNR in dB, and the places of the layers that hold half of its error or more.
+    """An output: its SQNR in dB, and the indices of the layers that hold half of its error or more.
 
     ``named``: these layers, the largest error first; ``without``: the SQNR with them in float, ``others``:
-    with all other layers in float instead. ``share``: the part of the squared error that they remove.
-    ``is_cache``: whether it is a cache beside logits (:mod:`transforms.graph.output_view`).
+    with all other layers in float instead. ``share``: the fraction of the squared error that they remove.
+    ``is_cache``: whether it is a cache in a model with logits (:mod:`transforms.graph.output_view`).
     """
 
     name: str
@@ -79,7 +80,7 @@ class OutputLoss:
 class LossOrigins:
     """The layers in the order of the model, and the outputs, the most important first.
 
-    ``causes``: of the named layers, by their places. ``inputs``: the ranges of the samples.
+    ``causes``: of the named layers, by index. ``inputs``: the ranges of the samples.
     """
 
     layers: list[LayerLoss]
@@ -95,7 +96,7 @@ class LossOrigins:
         return self.outputs[0]
 
     def first(self) -> LayerLoss | None:
-        """Return the layer with most of the main output's error, or None where no layer has much of it."""
+        """Return the layer with most of the main output's error, or None if no layer has much of it."""
         if not self.main.named:
             return None
         layer = self.layers[self.main.named[0]]
@@ -109,10 +110,10 @@ def find_origins(
     run: RunOptions | None = None,
     progress: Progress | None = None,
 ) -> LossOrigins:
-    """Return where the loss of a quantized model begins, on the first of some feeds.
+    """Return where the loss of a quantized model begins, measured on the feeds.
 
     ``float_graph`` is the float model in the form that was quantized; both graphs are changed. Raises
-    ValueError as :class:`SwitchedLayers` does, without a feed and without an output of floats.
+    ValueError like :class:`SwitchedLayers`, and without feeds or floating outputs.
     """
     caches = output_view(float_graph).caches
     return origins_of(SwitchedLayers(float_graph, quantized_graph, run, inner=True), feeds, caches, progress)
@@ -124,7 +125,7 @@ def origins_of(
     caches: Collection[str] = (),
     progress: Progress | None = None,
 ) -> LossOrigins:
-    """Return the same for an open model; ``caches``: outputs that come last."""
+    """Return the same for a model that is already prepared; ``caches``: outputs to list last."""
     if not feeds:
         raise ValueError("there are no samples to find the origins of errors on")
     if not model.outputs:
@@ -156,32 +157,32 @@ def _layers(model: SwitchedLayers, measured: LayerShares) -> list[LayerLoss]:
 
 
 def _causes(model: SwitchedLayers, places: Sequence[int], feeds: Sequence[Feed]) -> dict[int, Cause]:
-    """Return the causes of some layers, from what they read; the float model runs once on each feed."""
-    parts = [model.parts[place] for place in places]
+    """Return the causes for some layers, found in their inputs; the float model runs once on each feed."""
+    layers = [model.parts[place] for place in places]
     seen: dict[str, list[AnyArray]] = {}
     for feed in feeds:
-        for name, array in model.sources(parts, feed).items():
+        for name, array in model.sources(layers, feed).items():
             seen.setdefault(name, []).append(array)
-    readings = ([one for name in part.nodes for one in model.readings[name]] for part in parts)
-    return {place: cause_of(some, seen) for place, some in zip(places, readings, strict=True)}
+    readings = ([reading for name in layer.nodes for reading in model.readings[name]] for layer in layers)
+    return {place: cause_of(reads, seen) for place, reads in zip(places, readings, strict=True)}
 
 
-def _rest(total: Sums, own: Sums) -> Sums:
-    """Return the errors of a layer's output without its own, which are assumed to be independent."""
-    error = max(total.error_energy - own.error_energy, 0.0)
-    return Sums(total.count, total.baseline_energy, error_energy=error, peak=total.peak)
+def _rest(all_errors: Sums, alone: Sums) -> Sums:
+    """Return the error of a layer's output without its own part, assuming that both are independent."""
+    error = max(all_errors.error_energy - alone.error_energy, 0.0)
+    return Sums(all_errors.count, all_errors.baseline_energy, error_energy=error, peak=all_errors.peak)
 
 
 def _output(trials: Trials, name: str, layers: Sequence[LayerLoss], *, is_cache: bool) -> OutputLoss:
-    """Return an output with the fewest layers, ordered by share, that hold half of its error."""
+    """Return an output with the fewest layers, in order of their shares, that hold half of its error."""
     every = trials.everything
     ranked = sorted(every, key=lambda i: (-layers[i].shares[name], i))
     shares = np.array([layer.shares[name] for layer in layers])
     total, sqnr = trials.errors(every, name), trials.pooled(every, name).sqnr()
 
     def _holds(count: int) -> bool:
-        those = frozenset(ranked[:count])
-        return carries_half(total, trials.errors(every - those, name), trials.errors(those, name))
+        first = frozenset(ranked[:count])
+        return carries_half(total, trials.errors(every - first, name), trials.errors(first, name))
 
     if not total.any():
         return OutputLoss(name, sqnr, (), sqnr, sqnr, 0.0, is_cache)
@@ -193,9 +194,10 @@ def _output(trials: Trials, name: str, layers: Sequence[LayerLoss], *, is_cache:
 
 
 def _fewest(most: int, guess: int, holds: Callable[[int], bool]) -> int:
-    """Return about the smallest count for which ``holds`` is true, at most an eighth too large.
+    """Return the smallest count for which ``holds`` is true, or up to an eighth more.
 
-    It holds for ``most``. The search bisects around a guess, first within a factor of 2.
+    It is assumed to be true for ``most``. The search brackets the answer around a guess by factors of 2, then
+    bisects.
     """
     low, high, middle = 0, most, max(1, min(guess, most - 1))
     while high - low > max(1, low // CLOSE):

@@ -1,4 +1,4 @@
-"""Step: hold a model for the processor's kernels against the same scheme without that target."""
+"""Step: compare a model for the CPU target with one of the same scheme without that target."""
 
 from __future__ import annotations
 
@@ -27,66 +27,66 @@ if TYPE_CHECKING:
 
 
 def beside_preset(work: Work) -> None:
-    """Build the model without the target; take it if it is better, and no slower or the only one of use.
+    """Build the model without the target; use it if it is more accurate and not slower, or alone usable.
 
-    A model of no use is then searched for layers that have to be float, as for a goal.
+    If the result is still useless, search for the layers that have to be float, as for an accuracy target.
     """
     judge = work.judge
     if judge is None or not judge.can_judge:
         return
     feeds = judge.reference.feeds[:SEARCHED_ON]
     judge = Judge(work.float_form(), feeds, work.run_here, known=judge.reference.known, stays=True)
-    own = _decibels(judge, work.graph)
-    if own + NEAR >= FINE:
+    sqnr = _decibels(judge, work.graph)
+    if sqnr + NEAR >= FINE:
         return
     work.events.phase("comparing with the preset")
     try:
-        found = _beside(work, judge, own)
-        written = found.without if found.is_taken else found.own
+        comparison = _beside(work, judge, sqnr)
+        written = comparison.without if comparison.is_taken else comparison.own
         if written < USELESS and work.asked.keep_float:
-            found = replace(found, found=_useful(work))
+            comparison = replace(comparison, found=_useful(work))
     except Exception as error:  # the runtime's exceptions share no narrower class
         work.events.note(f"Not compared with the preset: {error}")
         return
-    work.record.beside = found
+    work.record.beside = comparison
 
 
-def _beside(work: Work, judge: Judge, own: float) -> BesidePreset:
-    """Return how the model stands beside the preset, after a better one that is no slower was taken over.
+def _beside(work: Work, judge: Judge, sqnr: float) -> BesidePreset:
+    """Return how the model compares with the preset, after replacing it by a better one that is not slower.
 
-    Candidates are what the preset decided with the kernels of the target, and the preset itself.
+    Candidates are the decisions of the preset with the kernels of the target, and the preset itself.
     """
     other = rebuilt(work, without_target(work.asked, target(ON_CPU)))
-    without = _decibels(judge, other.graph)
-    found, timer = BesidePreset(own, without, judge.count), Turns()
-    if not found.is_far:
-        return found
+    preset_sqnr = _decibels(judge, other.graph)
+    comparison, timer = BesidePreset(sqnr, preset_sqnr, judge.count), Turns()
+    if not comparison.is_far:
+        return comparison
     layers = {**work.scheme.layers, **other.scheme.layers}
     fitted = rebuilt(work, other.scheme.with_(target=ON_CPU, layers=layers))
-    made = _decibels(judge, fitted.graph)
-    is_better = made > own + NEAR and _is_legal(fitted.graph)
-    if is_better and (made > USELESS > own or _is_no_slower(_ratio(work, fitted.graph, timer))):
+    fitted_sqnr = _decibels(judge, fitted.graph)
+    is_better = fitted_sqnr > sqnr + NEAR and _is_legal(fitted.graph)
+    if is_better and (fitted_sqnr > USELESS > sqnr or _is_no_slower(_ratio(work, fitted.graph, timer))):
         fitted.record.decisions = other.record.decisions
         _take(work, fitted)
-        found = replace(found, own=made)
-    if not found.is_far:
-        return found
+        comparison = replace(comparison, own=fitted_sqnr)
+    if not comparison.is_far:
+        return comparison
     ratio = _ratio(work, other.graph, timer)
-    is_taken = _is_legal(other.graph) and (found.own < USELESS or _is_no_slower(ratio))
+    is_taken = _is_legal(other.graph) and (comparison.own < USELESS or _is_no_slower(ratio))
     if is_taken:
         _take(work, other)
-    return replace(found, ratio=ratio, is_taken=is_taken)
+    return replace(comparison, ratio=ratio, is_taken=is_taken)
 
 
 def _take(work: Work, other: Work) -> None:
-    """Take over a model with what decided about it."""
+    """Take over a model together with its decisions."""
     decisions = other.record.decisions
     take_over(work, other)
     work.record.decisions = decisions
 
 
 def _is_legal(graph: gs.Graph) -> bool:
-    """Return whether a model keeps to the rules of the target; something in it is quantized."""
+    """Return whether a model meets the rules of the target."""
     return not check_target(graph, target(ON_CPU))
 
 
@@ -99,7 +99,7 @@ def _decibels(judge: Judge, graph: gs.Graph) -> float:
 
 
 def _ratio(work: Work, graph: gs.Graph, timer: Turns) -> Timing | None:
-    """Return the time of a graph by that of the model, None where nothing is to be timed."""
+    """Return the time of a graph divided by that of the model, or None if models are not timed."""
     if not work.options.times:
         return None
     from transforms.precision.place import ratio_of  # imports take time that small jobs notice
@@ -110,7 +110,7 @@ def _ratio(work: Work, graph: gs.Graph, timer: Turns) -> Timing | None:
 
 
 def _useful(work: Work) -> Reached | None:
-    """Take over the model with the fewest layers in float that is of use, if there is one."""
+    """Take over the usable model with the fewest layers in float, if there is one."""
     from transforms.precision.reach import reach_target  # imports take time that small jobs notice
 
     feeds = work.judge.reference.feeds if work.judge else ()
@@ -119,7 +119,7 @@ def _useful(work: Work) -> Reached | None:
         return None
     names, goal = nameable(work), Target("sqnr", USELESS)
     try:
-        found = reach_target(
+        reached = reach_target(
             (work.graph, work.scheme),
             work.float_form(),
             lambda: names,
@@ -133,6 +133,6 @@ def _useful(work: Work) -> Reached | None:
     except TargetError as error:
         work.record.decisions.notes.append(f"No layers in float make it useful: {error}")
         return None
-    if found.layers:
+    if reached.layers:
         take_over(work, build.last)
-    return found
+    return reached

@@ -1,7 +1,7 @@
 """Which layers of a region are faster in float with the conversions at their borders.
 
-Between a layer in float and one in integers numbers are converted, once for all that read them. The time of
-that for one number is measured here; how many numbers there are, a profile says.
+A tensor between a layer in float and one in integers is converted once for all of its consumers. The time of
+this per number is measured here; a profile tells the count of numbers.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from transforms.run.turns import Timer, Timing
 from transforms.runtime.session import RunOptions
 
 _NUMBERS, _SECONDS = 1 << 17, 0.05
-"""Numbers that are converted to measure one, as many as a large layer makes, and seconds of the processor."""
+"""Numbers that are converted for the measurement, as many as a large layer outputs, and processor seconds."""
 
 _FLOAT, _INTEGERS = "float", "integers"
 _NOTHING = 1e-12  # seconds
 
 
 def seconds_of_a_number(timer: Timer, run: RunOptions) -> float:
-    """Return how long it takes to make an integer of a float number, and a float of that."""
+    """Return the time to convert one number from float to an integer and back."""
     data = gs.Variable("x", np.float32, [_NUMBERS])
     grid = [gs.Constant("scale", np.array(0.1, "f")), gs.Constant("zero_point", np.array(0, "u1"))]
     low = gs.Variable("low", np.uint8, [_NUMBERS])
-    made = gs.Variable("y", np.float32, [_NUMBERS])
+    result = gs.Variable("y", np.float32, [_NUMBERS])
     nodes = [
         gs.Node(QUANTIZE_LINEAR, "quantize", inputs=[data, *grid], outputs=[low]),
-        gs.Node(DEQUANTIZE_LINEAR, "dequantize", inputs=[low, *grid], outputs=[made]),
+        gs.Node(DEQUANTIZE_LINEAR, "dequantize", inputs=[low, *grid], outputs=[result]),
     ]
-    graph = gs.Graph(nodes, inputs=[data], outputs=[made], opset=13)
+    graph = gs.Graph(nodes, inputs=[data], outputs=[result], opset=13)
     (seconds,) = timer([graph], [{"x": np.ones(_NUMBERS, np.float32)}], run, _SECONDS)
     return Timing.of(seconds).median / _NUMBERS
 
@@ -45,37 +45,37 @@ def worth_float(
     borders: Mapping[int, float],
     readers: Mapping[int, Collection[int]],
 ) -> set[int]:
-    """Return the layers of a region that take least time in float, with their borders; others stay integers.
+    """Return the layers to put in float so that the region, with its borders, takes the least time.
 
-    ``lost``: seconds that each layer takes longer in integers; ``borders``: those in which what it makes is
-    converted, once for all its ``readers``. This is a least cut between float and integers.
+    ``lost``: the seconds by which each layer is slower in integers; ``borders``: the seconds to convert its
+    output, once for all ``readers``. The answer is a minimum cut between float and integers.
     """
     network = _Network()
     for layer in region:
         start, end = (_FLOAT, layer) if lost[layer] > 0 else (layer, _INTEGERS)
         network.add(start, end, abs(lost[layer]))
-    for maker, others in readers.items():
-        members = {one if one in region else _INTEGERS for one in (maker, *others)}
+    for maker, consumers in readers.items():
+        members = {layer if layer in region else _INTEGERS for layer in (maker, *consumers)}
         if members - {_INTEGERS}:
             some, every = ("some", maker), ("every", maker)
             network.add(some, every, borders[maker])
             for member in members:
                 network.add(member, some, math.inf)
                 network.add(every, member, math.inf)
-    return {one for one in network.least_cut() if isinstance(one, int)}
+    return {layer for layer in network.least_cut() if isinstance(layer, int)}
 
 
 class _Network:
-    """Capacities between nodes, of which flows are taken away (Edmonds and Karp, J. ACM 19 (1972), 248)."""
+    """Residual capacities between nodes (Edmonds and Karp, J. ACM 19 (1972), 248)."""
 
     def __init__(self) -> None:
         self._left: dict[Hashable, dict[Hashable, float]] = {_FLOAT: {}, _INTEGERS: {}}
 
     def add(self, start: Hashable, end: Hashable, capacity: float) -> None:
-        """Add a capacity in one direction."""
-        for one, other, more in ((start, end, capacity), (end, start, 0.0)):
-            into = self._left.setdefault(one, {})
-            into[other] = into.get(other, 0.0) + more
+        """Add capacity from ``start`` to ``end``."""
+        for source, target, more in ((start, end, capacity), (end, start, 0.0)):
+            into = self._left.setdefault(source, {})
+            into[target] = into.get(target, 0.0) + more
 
     def least_cut(self) -> set[Hashable]:
         """Return the nodes on the side of float."""

@@ -14,10 +14,10 @@ from transforms.run.turns import clock_for, take_turns
 from transforms.runtime.session import OpenModel, RunOptions
 
 _SECONDS, _FEWEST, _MOST = 0.5, 3, 20
-"""Seconds of the processor after which inferences are enough, and how many there are at least and at most."""
+"""Processor seconds after which no more inferences are made, and their least and greatest number."""
 
 _BODIES = {"If", "Loop", "Scan"}
-"""Operators whose time is that of nodes that are listed themselves."""
+"""Operators whose time is that of the nodes in their bodies, which are listed separately."""
 
 Opener = Callable[[RunOptions], OpenModel]
 """Opens a model as its users do, with these options."""
@@ -25,9 +25,9 @@ Opener = Callable[[RunOptions], OpenModel]
 
 @dataclass(frozen=True)
 class Kernel:
-    """A node of an optimized model: its operator and name, and the seconds that it takes in an inference.
+    """A node of an optimized model: its operator and name, and its seconds per inference.
 
-    ``made``: bytes of what it makes, 0 where the profile does not say.
+    ``made``: bytes of its outputs, 0 if the profile does not list them.
     """
 
     op: str
@@ -39,12 +39,12 @@ class Kernel:
 def profiled(
     openers: Sequence[Opener], feeds: Sequence[Feed], options: RunOptions, seconds: float = _SECONDS
 ) -> list[list[Kernel]]:
-    """Return the kernels of each of some models in the order in which they run; none without a profile.
+    """Return the kernels of each model in execution order; an empty list if there is no profile.
 
-    The models take turns, each on its feed, so that what else the machine does falls on all of them alike.
-    The runtime has the time on the wall alone, of which that of one thread scatters least: ``options`` are
-    those of :func:`transforms.run.turns.timed_options`. ``seconds``: of the processor, after which inferences
-    are enough.
+    The models take turns, each on its feed, so that other load on the machine affects them alike. The
+    runtime's profile has wall-clock time only, which varies least on one thread: ``options`` are those of
+    :func:`transforms.run.turns.timed_options`. ``seconds``: processor time after which no more inferences
+    are made.
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = (str(Path(folder) / str(number)) for number in range(len(openers)))
@@ -55,7 +55,7 @@ def profiled(
 
 
 def _typical(seconds: Sequence[float]) -> float:
-    """Return the lower quartile: what else the machine does only makes a kernel slower."""
+    """Return the lower quartile: other load on the machine only makes a kernel slower."""
     return sorted(seconds)[len(seconds) // 4]
 
 
@@ -65,15 +65,15 @@ def _kernels(model: OpenModel, runs: int) -> list[Kernel]:
     except (OSError, ValueError):  # the disk is full
         return []
     taken = defaultdict[tuple[object, str, str], list[float]](list)
-    made = dict[tuple[object, str, str], int]()
+    output_bytes = dict[tuple[object, str, str], int]()
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            known = event["args"].get("node_index"), event["args"]["op_name"], event["name"]
-            taken[known].append(event["dur"] / 1e6)
-            made[known] = int(event["args"].get("output_size") or 0)
-    found = []
-    for known, seconds in taken.items():
-        _, op, name = known
+            key = event["args"].get("node_index"), event["args"]["op_name"], event["name"]
+            taken[key].append(event["dur"] / 1e6)
+            output_bytes[key] = int(event["args"].get("output_size") or 0)
+    kernels = []
+    for key, seconds in taken.items():
+        _, op, name = key
         later = seconds[len(seconds) // (1 + runs) :]  # the first run also allocates
-        found.append(Kernel(op, name, _typical(later) * len(later) / runs, made[known]))
-    return [one for one in found if one.op not in _BODIES]
+        kernels.append(Kernel(op, name, _typical(later) * len(later) / runs, output_bytes[key]))
+    return [kernel for kernel in kernels if kernel.op not in _BODIES]

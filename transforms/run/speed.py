@@ -1,4 +1,4 @@
-"""What a ratio of times says: faster, slower, the same, or nothing."""
+"""The speed that a ratio of times indicates: faster, slower, the same, or unknown."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
     from transforms.run.turns import Timing
 
 SLOWER = 1.03
-"""Times as long from which on a model is called slower: less is within the noise of a short measurement."""
+"""The ratio of times from which a model counts as slower: less is within the noise of a short measurement."""
 
 _SCATTERED = 1.5
-"""Times the lower quartile from which on the upper one leaves nothing to say."""
+"""The ratio of the upper to the lower quartile above which the speed is unknown."""
 
 _SPREAD = 1.1
-"""Times as long up to which quartiles around 1 mean the same speed, and beyond which they mean nothing."""
+"""Quartiles around 1 within this ratio mean the same speed; further apart, the speed is unknown."""
 
 
 class Speed(Enum):
-    """How fast a model is beside another."""
+    """The speed of a model compared with another."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -28,9 +28,10 @@ class Speed(Enum):
 
 
 def speed(ratio: Timing) -> Speed:
-    """Return what the ratio of a model's times to another's says.
+    """Return the speed of a model from the ratio of its times to those of another.
 
-    Nothing is known where quartiles are far apart, or around 1 and not close to it: the machine is too busy.
+    It is unknown if the quartiles are far apart, or on both sides of 1 and not close to it: the machine is
+    too busy.
     """
     low, high = ratio.low, ratio.high
     is_open = low <= 1 <= high

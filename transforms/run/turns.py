@@ -1,8 +1,8 @@
-"""Time on the processor of models that take turns, so that what else the machine does hardly counts.
+"""Processor time of models that run in turns, so that other load on the machine hardly matters.
 
-The wall clock of a busy machine tells of the others on it: a model that takes 1.1 times the time of another
-was seen at 0.1 to 34 times. The processor counts the time that it works for a thread, and not the time for
-which that waits. What others do is left in it as caches that are cold, for models that take turns alike.
+Wall-clock time on a busy machine depends on other processes: a model that takes 1.1 times as long as another
+was measured at 0.1 to 34 times. Processor time counts while a thread works, and not while it waits. Other
+processes still leave caches cold, which affects models that take turns alike.
 """
 
 from __future__ import annotations
@@ -21,35 +21,36 @@ from ops.array_types import Feed
 from transforms.runtime.session import OpenModel, RunOptions, open_session, provider_name
 
 FEWEST, _MOST = 5, 100
-"""Runs of each graph whatever time they take, as quartiles of fewer say nothing, and at most."""
+"""Runs of each graph: at least, however long they take, since quartiles need as many; and at most."""
 
 _PATIENCE = 3
-"""Times as many seconds on the wall as of the processor after which turns have been taken for long enough."""
+"""The limit of wall-clock time, as a multiple of that of processor time."""
 
 _CPU = "CPUExecutionProvider"
 _COARSE = 1e-4
-"""Seconds between two times of a clock from which on it does not tell how long an inference takes."""
+"""The resolution of a clock, in seconds, from which on it is too coarse to time an inference."""
 
 _CLEAR = 5
-"""By how many rounds one side of a bound has to lead until more rounds would not change the answer.
+"""The lead in rounds of one side of a bound at which the comparison ends.
 
 This is Wald's sequential test (Ann. Math. Stat. 16 (1945), 117) of whether the ratio of two models is below
 the bound in three of four rounds, or in one of four: a round changes the odds by a factor of 3, so that a
-lead of 5 is wrong in 1 of 1 + 3 ** 5 = 244 tests. Of a ratio near the bound, quartiles tell when time is up.
+lead of 5 is wrong in 1 of 1 + 3 ** 5 = 244 tests. For a ratio near the bound, the test runs out of time
+without a decision, and quartiles decide.
 """
 
 Clock = Callable[[], float]
-"""Returns seconds since some moment."""
+"""Returns the seconds since an arbitrary start."""
 
 Seconds = Sequence[float]
 """Seconds of the runs of one model, in the order of the rounds."""
 
 Until = Callable[[Sequence[Seconds]], bool]
-"""Whether the seconds of all models so far are enough."""
+"""Returns whether the measured seconds of all models are enough."""
 
 
 class Timer(Protocol):
-    """Returns the seconds of each of some models on some feeds; see :func:`time_graphs`."""
+    """Returns the seconds of each model on the feeds; see :func:`time_graphs`."""
 
     def __call__(
         self,
@@ -82,21 +83,21 @@ class Timing:
 
 
 def timed_options(options: RunOptions) -> RunOptions:
-    """Return how models run that are timed: on one thread unless more are asked for.
+    """Return the options with which models are timed: one thread unless ``options`` asks for more.
 
-    The time of one thread is that of a run on a processor that is free, and hardly scatters. Threads wait for
-    each other, more so on a busy machine; none of them spins, which would count as work.
+    The processor time of one thread hardly depends on the load of the machine. Several threads wait for each
+    other, more so on a busy machine; none of them spins, which would count as work.
     """
     return replace(options, threads=options.threads or 1, spin=False)
 
 
 def clock_for(options: RunOptions) -> Clock:
-    """Return the clock of inferences of models that are opened with ``timed_options``.
+    """Return the clock for inferences of models that are opened with ``timed_options``.
 
-    Of one thread, the calling one, it is the processor's time of that thread (``time.thread_time``), so that
-    other threads of the process do not count; of several, that of the process, summed over its threads
-    (``time.process_time``). Neither knows what another device does, and some systems count them in steps of
-    16 ms (Windows): there it is the time on the wall (``time.perf_counter``).
+    With one thread, the calling one, it is the processor time of that thread (``time.thread_time``), so that
+    other threads of the process do not count; with several, that of the process, summed over its threads
+    (``time.process_time``). Neither covers work on another device, and some systems count them in steps of
+    16 ms (Windows): in these cases it is wall-clock time (``time.perf_counter``).
     """
     clock = time.thread_time if options.threads == 1 else time.process_time
     is_of_use = provider_name(options.provider) == _CPU and _step(clock) < _COARSE
@@ -105,7 +106,7 @@ def clock_for(options: RunOptions) -> Clock:
 
 @cache
 def _step(clock: Clock) -> float:
-    """Return the seconds between two times that a clock tells."""
+    """Return the resolution of a clock in seconds."""
     start = now = clock()
     while now == start:
         now = clock()
@@ -113,18 +114,18 @@ def _step(clock: Clock) -> float:
 
 
 def ratio(made: Seconds, before: Seconds) -> Timing:
-    """Return how many times as long as one model another takes: median and quartiles of all rounds.
+    """Return the time of a model divided by that of another: median and quartiles over all rounds.
 
-    Both runs of a round are neighbours in time.
+    Both runs of a round directly follow each other.
     """
-    return Timing.of([one / other for one, other in zip(made, before, strict=True)])
+    return Timing.of([seconds / base for seconds, base in zip(made, before, strict=True)])
 
 
 def is_clear(bound: float, pair: Sequence[Seconds]) -> bool:
     """Return whether it is clear that a model takes less than ``bound`` times as long as another, or more."""
-    made, before = pair
-    below = sum(one < bound * other for one, other in zip(made, before, strict=True))
-    return abs(2 * below - len(made)) >= _CLEAR
+    first, second = pair
+    below = sum(seconds < bound * base for seconds, base in zip(first, second, strict=True))
+    return abs(2 * below - len(first)) >= _CLEAR
 
 
 def take_turns(
@@ -137,13 +138,13 @@ def take_turns(
     fewest: int = 1,
     until: Until | None = None,
 ) -> list[list[float]]:
-    """Return the seconds of inferences of models, warm, which take turns on each sample, in their order.
+    """Return the seconds of warm inferences of each model; on each sample the models run in order.
 
-    ``passes`` returns what is one pass over the samples: of each, a feed for each model. Another pass follows
+    ``passes`` returns one pass over the samples: for each sample, a feed for each model. Passes are repeated
     until every model ran ``runs`` times, or ``fewest`` times and either inferences took ``seconds`` by the
-    ``clock``, or three times as many have gone on the wall, or ``until`` says that what was timed is enough.
-    Each model follows the same one, so that it finds caches alike: if turns changed, a half of the ratios
-    would be of a cold run to a warm one.
+    ``clock``, or three times as much wall-clock time has passed, or ``until`` returns true. Each model always
+    follows the same one, and so finds caches in the same state: in a changing order, half of the ratios would
+    compare a cold run with a warm one.
     """
     seconds_of: list[list[float]] = [[] for _ in models]
     end = time.perf_counter() + _PATIENCE * seconds
@@ -164,13 +165,13 @@ def take_turns(
 
 
 class Turns:
-    """Times graphs, and keeps those of the last call open: of a search, one takes turns with many others.
+    """Times graphs, and keeps the sessions of the last call open: a search times one graph with many others.
 
-    They may not be changed.
+    The graphs must not be changed between calls.
     """
 
     def __init__(self) -> None:
-        """Open nothing yet."""
+        """Start without open sessions."""
         self._open: list[tuple[gs.Graph, RunOptions, OpenModel]] = []
 
     def __call__(
@@ -182,23 +183,25 @@ class Turns:
         bound: float | None = None,
         /,
     ) -> list[list[float]]:
-        """Return the seconds of inferences of graphs that take turns, as :func:`time_graphs`."""
+        """Return the seconds of inferences of graphs that take turns, like :func:`time_graphs`."""
         options = timed_options(options)
         models = [self._opened(graph, options) for graph in graphs]
         self._open = [(graph, options, model) for graph, model in zip(graphs, models, strict=True)]
         names = [[str(tensor.name) for tensor in graph.inputs] for graph in graphs]
         samples = itertools.cycle(feeds)
 
-        def _one() -> Iterable[Sequence[Feed]]:
+        def _next_sample() -> Iterable[Sequence[Feed]]:
             feed = next(samples)
             return [[{name: feed[name] for name in read} for read in names]]
 
         until = None if bound is None else partial(is_clear, bound)
-        return take_turns(models, _one, _MOST, seconds, clock=clock_for(options), fewest=FEWEST, until=until)
+        return take_turns(
+            models, _next_sample, _MOST, seconds, clock=clock_for(options), fewest=FEWEST, until=until
+        )
 
     def _opened(self, graph: gs.Graph, options: RunOptions) -> OpenModel:
-        kept = (model for other, how, model in self._open if other is graph and how == options)
-        return next(kept, None) or open_session(graph, options)
+        still_open = (model for other, how, model in self._open if other is graph and how == options)
+        return next(still_open, None) or open_session(graph, options)
 
 
 def time_graphs(
@@ -209,12 +212,12 @@ def time_graphs(
     bound: float | None = None,
     /,
 ) -> list[list[float]]:
-    """Return the seconds of inferences of graphs that take turns: 5 to 100, in about ``seconds``.
+    """Return the seconds of 5 to 100 inferences of each graph, in turns, in about ``seconds`` in all.
 
-    ``bound``: of two graphs, rounds end when it is clear whether the first takes less than so many times as
-    long as the second (:func:`is_clear`).
+    ``bound``: with two graphs, stop as soon as it is clear whether the time of the first is below ``bound``
+    times that of the second (:func:`is_clear`).
 
-    All are of the processor, see :func:`clock_for`. Each graph takes what it reads of a feed, which are used
-    in turns as well. Raises ValueError as ``open_session`` does.
+    Times are processor time, see :func:`clock_for`. Each round takes the next of the feeds; a graph reads its
+    own inputs from it. Raises ValueError as ``open_session`` does.
     """
     return Turns()(graphs, feeds, options, seconds, bound)
