@@ -1,9 +1,10 @@
-"""Caches of keys and values in 8 or 4 bits: a quarter or an eighth of what a decoder keeps between steps.
+"""Caches of keys and values in 8 or 4 bits: a quarter or an eighth of a decoder's state between steps.
 
 GroupQueryAttention of com.microsoft reads and writes such caches itself (attributes ``k_quant_type`` and
 ``v_quant_type`` of ONNX Runtime 1.32), with a scale for each channel of each head. In 4 bits a byte holds two
-channels, the even one in its low half, each with 8 added. A cache that a Concat makes is joined in int8: what
-is new is quantized once, and the whole is dequantized for its consumers. No Concat takes 4-bit integers.
+channels, the even one in its low half, each with 8 added. A cache that a Concat makes is joined in int8: new
+entries are quantized once, and the joined cache is dequantized for its consumers. No Concat takes 4-bit
+integers.
 Keys and values of an encoder, which no step changes, are kept in int8
 (:mod:`transforms.features.caches.store_passed`).
 
@@ -42,7 +43,7 @@ _FIRST_OPSET = 13  # whose QuantizeLinear has an axis
 
 @dataclass(frozen=True)
 class Cache:
-    """A cache: the input that holds what was before, the output with what is new, the node between them.
+    """A cache: the input with the previous entries, the output with the new ones, the node between them.
 
     ``tokens``: the axis that grows. A cache of another float type than the node computes in has a Cast at
     either end, ``casts``.
@@ -82,23 +83,23 @@ def find_caches(graph: gs.Graph, bits: int = 8) -> list[Cache]:
     """Return the caches that :func:`quantize_caches` can quantize.
 
     A GroupQueryAttention or a Concat reads the input and makes the output, both in float32, or with a Cast
-    from another type and back to it; beside that only shapes are read of the input, and of the output of an
-    attention.
+    from another type and back to it. Apart from this, consumers read only the shape of the input, and of the
+    output of an attention.
 
     Raises ModelError for 4 ``bits`` and a cache that a Concat makes.
     """
     walk.check_graph(graph)
-    inputs, outputs = {id(one) for one in graph.inputs}, {id(one) for one in graph.outputs}
-    found = []
+    inputs, outputs = {id(tensor) for tensor in graph.inputs}, {id(tensor) for tensor in graph.outputs}
+    caches = list[Cache]()
     for node in graph.nodes:
         ends = _ends(node)
-        caches = list(filter(None, (_cache(node, *one, inputs, outputs) for one in ends)))
-        if len(caches) == len(ends):
-            found += caches
-    wrong = [one.node for one in found if bits < 8 and one.node.op != ATTENTION]
+        of_node = list(filter(None, (_cache(node, *end, inputs, outputs) for end in ends)))
+        if len(of_node) == len(ends):
+            caches += of_node
+    wrong = [cache.node for cache in caches if bits < 8 and cache.node.op != ATTENTION]
     if wrong:
         raise ModelError(f"{wrong[0].op} '{label_of(wrong[0])}': only {ATTENTION} takes caches in int{bits}")
-    return found
+    return caches
 
 
 def quantize_caches(
@@ -112,28 +113,28 @@ def quantize_caches(
 
     ``scales``: by names of outputs, above 0, with the axes ``channels`` of the cache: [heads, channels], for
     example. Inputs and outputs of these caches become int8, in 4 bits uint8 with half the channels; all
-    others stay. ``offsets``: of the values of attentions, as ``scales``; what is kept is less by them, and
-    what an attention makes is not. A Concat gets scales along the one of these axes that leaves the least
-    error; so does what an encoder has made, in int8 for all ``bits``. Caches that have no scales stay as they
-    are, so that a second run returns 0.
+    others stay. ``offsets``: for the values of attentions, with the form of ``scales``; they are subtracted
+    from the stored values and added again to the output of the attention. A Concat gets scales along the one
+    of these axes that leaves the least error; so do states of an encoder, in int8 for all ``bits``. Caches
+    without scales stay as they are, so that a second run returns 0.
 
     Raises ModelError below opset 13, and for 4 bits with a cache that a Concat makes.
     """
-    caches = [one for one in find_caches(graph, bits) if str(one.present.name) in scales]
-    passed = [one for one in find_passed(graph) if one.name in scales]
+    caches = [cache for cache in find_caches(graph, bits) if str(cache.present.name) in scales]
+    passed = [state for state in find_passed(graph) if state.name in scales]
     if (caches or passed) and graph.opset < _FIRST_OPSET:
         raise ModelError(f"caches in int{bits} need opset {_FIRST_OPSET}, the model has {graph.opset}")
     names = walk.Names(graph)
-    for one in caches:
-        _drop_casts(graph, one)
-        scale = np.asarray(scales[str(one.present.name)], np.float32)
-        if one.node.op == ATTENTION:
-            if (offset := (offsets or {}).get(str(one.present.name))) is not None:
-                offset_values(graph, one.node, offset, names)
-            _quantize_attention(one, scale, names, bits)
+    for cache in caches:
+        _drop_casts(graph, cache)
+        scale = np.asarray(scales[str(cache.present.name)], np.float32)
+        if cache.node.op == ATTENTION:
+            if (offset := (offsets or {}).get(str(cache.present.name))) is not None:
+                offset_values(graph, cache.node, offset, names)
+            _quantize_attention(cache, scale, names, bits)
         else:
-            _quantize_concat(graph, one, scale, names)
-            one.past.dtype = np.dtype(np.int8)
+            _quantize_concat(graph, cache, scale, names)
+            cache.past.dtype = np.dtype(np.int8)
     for state in passed:
         steps, attributes = _along_one_axis(scales[state.name], state.channels)
         store_passed(graph, state, np.ascontiguousarray(steps, np.float32), attributes, names)
@@ -142,7 +143,7 @@ def quantize_caches(
 
 
 def _ends(node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor, int]]:
-    """Return what may be caches of a node: what was before, what is made, and the axis of the tokens."""
+    """Return the possible caches of a node: the previous entries, the result, and the axis of the tokens."""
     if node.op == ATTENTION and node.domain == RUNTIME_DOMAIN and len(node.outputs) > 2:
         return [(*pair, TOKENS) for pair in zip(node.inputs[3:5], node.outputs[1:3], strict=True)]
     if onnx_op(node) == "Concat" and len(node.inputs) == 2:
@@ -152,20 +153,20 @@ def _ends(node: gs.Node) -> list[tuple[gs.Tensor, gs.Tensor, int]]:
 
 
 def _cache(
-    node: gs.Node, before: gs.Tensor, made: gs.Tensor, tokens: int, inputs: set[int], outputs: set[int]
+    node: gs.Node, before: gs.Tensor, after: gs.Tensor, tokens: int, inputs: set[int], outputs: set[int]
 ) -> Cache | None:
-    first, last = walk.producer(before), [one for one in made.outputs if _is_end(one, outputs)]
+    first, last = walk.producer(before), [user for user in after.outputs if _is_end(user, outputs)]
     past = first.inputs[0] if first is not None and first.op == "Cast" else before
-    present = last[0].outputs[0] if last else made
+    present = last[0].outputs[0] if last else after
     if id(past) not in inputs or id(present) not in outputs or len(past.shape or ()) < LEAST_RANK:
         return None
-    if not all(dtypes.is_type(one, dtypes.FLOAT) for one in (before, made)) or present.dtype != past.dtype:
+    if not all(dtypes.is_type(t, dtypes.FLOAT) for t in (before, after)) or present.dtype != past.dtype:
         return None
-    consumers = [one for tensor in {id(t): t for t in (past, before)}.values() for one in tensor.outputs]
-    consumers += made.outputs if node.op == ATTENTION else []
-    casts = tuple(one for one in (*([first] if past is not before else []), *last[:1]) if one is not None)
-    own = {id(node), *map(id, casts)}
-    if any(one.op != "Shape" and id(one) not in own for one in consumers):
+    consumers = [user for tensor in {id(t): t for t in (past, before)}.values() for user in tensor.outputs]
+    consumers += after.outputs if node.op == ATTENTION else []
+    casts = tuple(cast for cast in (*([first] if past is not before else []), *last[:1]) if cast is not None)
+    own_ids = {id(node), *map(id, casts)}
+    if any(user.op != "Shape" and id(user) not in own_ids for user in consumers):
         return None
     return Cache(past, present, node, tokens, casts)
 
@@ -176,9 +177,9 @@ def _is_end(node: gs.Node, outputs: set[int]) -> bool:
 
 def _drop_casts(graph: gs.Graph, cache: Cache) -> None:
     """Let the node of a cache read the input and make the output itself."""
-    for one in cache.casts:
-        inner, outer = one.outputs[0], one.inputs[0]
-        drop(graph, [one])
+    for cast in cache.casts:
+        inner, outer = cast.outputs[0], cast.inputs[0]
+        drop(graph, [cast])
         if inner is cache.present:
             walk.redirect(outer, inner)
             walk.replace_output(cache.node, outer, inner)
@@ -194,10 +195,10 @@ def _quantize_attention(cache: Cache, scale: Float32Array, names: walk.Names, bi
     inputs[SCALES + place] = gs.Constant(names.derive(cache.present.name, "scale"), scale.reshape(-1))
     node.inputs = inputs
     node.attrs |= {BITS: bits, KIND.format("kv"[place]): "PER_CHANNEL"}
-    for one in (cache.past, cache.present):
-        one.dtype = np.dtype(np.int8 if bits == 8 else np.uint8)
+    for end in (cache.past, cache.present):
+        end.dtype = np.dtype(np.int8 if bits == 8 else np.uint8)
         if bits == 4:
-            one.shape = [*one.shape[:-1], scale.shape[1] // 2]
+            end.shape = [*end.shape[:-1], scale.shape[1] // 2]
 
 
 def _quantize_concat(graph: gs.Graph, cache: Cache, scale: Float32Array, names: walk.Names) -> None:
@@ -209,28 +210,28 @@ def _quantize_concat(graph: gs.Graph, cache: Cache, scale: Float32Array, names: 
         gs.Constant(names.derive(present.name, "zero_point"), np.zeros(steps.shape, np.int8)),
     ]
     stored = gs.Variable(names.derive(new.name, "int8"), np.int8, new.shape)
-    whole = gs.Variable(present.name, np.int8, present.shape)
-    present.name = names.derive(whole.name, "float")
+    joined = gs.Variable(present.name, np.int8, present.shape)
+    present.name = names.derive(joined.name, "float")
     quantize = gs.Node(
         "QuantizeLinear", names.derive(new.name, "quantize"), dict(attributes), [new, *grid], [stored]
     )
     dequantize = gs.Node(
-        "DequantizeLinear", names.derive(whole.name, "dequantize"), attributes, [whole, *grid]
+        "DequantizeLinear", names.derive(joined.name, "dequantize"), attributes, [joined, *grid]
     )
-    node.inputs, node.outputs = [cache.past, stored], [whole]
+    node.inputs, node.outputs = [cache.past, stored], [joined]
     dequantize.outputs = [present]
-    graph.outputs = [whole if output is present else output for output in graph.outputs]
+    graph.outputs = [joined if output is present else output for output in graph.outputs]
     place = position(graph, node)
     graph.nodes[place : place + 1] = [quantize, node, *([dequantize] if present.outputs else [])]
 
 
 def _along_one_axis(scale: Float32Array, axes: Sequence[int]) -> tuple[Float32Array, dict[str, int]]:
-    """Return the largest scales along the one of some axes with which they round least, and its attribute."""
-    found: list[tuple[float, Float32Array, int]] = []
+    """Return the largest scales along the axis that leaves the least rounding error, and its attribute."""
+    candidates: list[tuple[float, Float32Array, int]] = []
     for place, axis in enumerate(axes):
         steps = scale.max(tuple(other for other in range(scale.ndim) if other != place))
-        found.append((float(np.square(steps).mean()), steps, axis))
-    if not found:
+        candidates.append((float(np.square(steps).mean()), steps, axis))
+    if not candidates:
         return scale, {}
-    _, steps, axis = min(found, key=lambda one: one[0])
+    _, steps, axis = min(candidates, key=lambda candidate: candidate[0])
     return steps, {"axis": axis}

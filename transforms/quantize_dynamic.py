@@ -1,10 +1,10 @@
-"""Products with stored 8-bit weights, written so that they multiply integers: inputs are rounded at run time.
+"""Products with stored 8-bit weights that multiply integers: inputs are quantized at run time.
 
-By rows, these are divided by their largest magnitudes; QuantizeLinear and DequantizeLinear on a fixed grid
-follow, which ONNX Runtime puts into MatMulIntegerToFloat together with the MatMul and the DequantizeLinear of
-the weight; a Mul gives rows their sizes back. By tensors, ONNX's DynamicQuantizeLinear takes the range of all
-of a tensor, with zero in it; MatMulInteger multiplies that with the weight; a Cast and a Mul with the product
-of both scales make floats of the sums. Of these, in this form, it makes DynamicQuantizeMatMul.
+By rows: each row is divided by its largest magnitude; QuantizeLinear and DequantizeLinear on a fixed grid
+follow, which ONNX Runtime fuses with the MatMul and the DequantizeLinear of the weight to
+MatMulIntegerToFloat; a Mul scales the rows back. By tensor: ONNX's DynamicQuantizeLinear takes the range of a
+whole tensor, extended to zero; MatMulInteger multiplies by the weight; a Cast and a Mul by the product of
+both scales turn the sums into floats. ONNX Runtime fuses these to DynamicQuantizeMatMul.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def quantize_dynamic(
     writer, count = _Writer(graph, ranges), 0
     for owner in walk.graphs(graph):
         chosen = [node for node in owner.nodes if node not in excluded]
-        found = [(node, weight) for node in chosen if (weight := _weight(node)) is not None]
-        count += writer.write(owner, found)
+        products = [(node, weight) for node in chosen if (weight := _weight(node)) is not None]
+        count += writer.write(owner, products)
     return count
 
 
@@ -99,7 +99,7 @@ def _is_per_output(node: gs.Node, shape: tuple[int, ...], dequantize: gs.Node) -
 
 
 def _is_plain(node: gs.Node) -> bool:
-    """Return whether a product reads a float tensor of rows, and adds what an Add can add."""
+    """Return whether a product reads a float tensor of rank 2 or more, and an Add can add its bias."""
     data = node.inputs[0]
     is_computed = not isinstance(data, gs.Constant) and dtypes.is_type(data, dtypes.FLOAT)
     maker = walk.producer(data)
@@ -118,44 +118,44 @@ class _Writer:
         self._turned: dict[int, tuple[gs.Node, gs.Constant]] = {}  # a node that is kept keeps its id
         self._matrices: dict[tuple[int, bool, float], gs.Tensor] = {}
 
-    def write(self, owner: gs.Graph, found: list[tuple[gs.Node, _Weight]]) -> int:
+    def write(self, owner: gs.Graph, products: list[tuple[gs.Node, _Weight]]) -> int:
         """Write the products of one graph; return how many."""
         self._matrices.clear()
         replacements, rounded = Replacements(owner), dict[int, RoundedTensor | DividedRows]()
-        for node, weight in found:
-            data, made = node.inputs[0], list[gs.Node]()
+        for node, weight in products:
+            data, written = node.inputs[0], list[gs.Node]()
             if id(data) not in rounded:
                 rounded[id(data)] = self._rounding.round(data)
-                made += rounded[id(data)].nodes
+                written += rounded[id(data)].nodes
             operand = rounded[id(data)]
             if isinstance(operand, DividedRows):
-                made += self._of_rows(node, weight, operand)
+                written += self._of_rows(node, weight, operand)
             else:
-                made += self._of_tensor(node, weight, operand)
-            made += self._bias(node, made[-1])
-            take_over(made[-1], node.outputs[0])
-            replacements.replace([node], made)
+                written += self._of_tensor(node, weight, operand)
+            written += self._bias(node, written[-1])
+            take_over(written[-1], node.outputs[0])
+            replacements.replace([node], written)
         replacements.place()
-        return len(found)
+        return len(products)
 
     def _of_rows(self, node: gs.Node, weight: _Weight, operand: DividedRows) -> list[gs.Node]:
-        """Return the nodes that multiply integers in rows, the last one without an output.
+        """Return the nodes of a product with a range for each row, the last one without an output.
 
-        The MatMul has the product's name: the layer is known by it.
+        The MatMul keeps the product's name, which identifies the layer.
         """
         result, label = node.outputs[0], node.name
         key = id(weight.node), weight.is_turned, float(node.attrs.get("alpha", 1))
-        made = [] if key in self._matrices else self._matrix(node, weight)
-        matrix = self._matrices.setdefault(key, made[-1].outputs[0] if made else node.inputs[1])
+        dequantized = [] if key in self._matrices else self._matrix(node, weight)
+        matrix = self._matrices.setdefault(key, dequantized[-1].outputs[0] if dequantized else node.inputs[1])
         divided = dtypes.variable(self._names.derive(result.name, "divided"), dtypes.FLOAT, result)
         return [
-            *made,
+            *dequantized,
             gs.Node("MatMul", label, {}, [operand.divided, matrix], [divided]),
             gs.Node("Mul", self._names.derive(label, "scaled"), {}, [divided, operand.factor], []),
         ]
 
     def _matrix(self, node: gs.Node, weight: _Weight) -> list[gs.Node]:
-        """Return the node that dequantizes a Gemm's weight as a MatMul reads it; none if it is as it was."""
+        """Return the node that dequantizes a Gemm's weight in the layout of a MatMul; none if unchanged."""
         if not weight.is_turned and node.attrs.get("alpha", 1) == 1:
             return []
         scale, zero_point = (
@@ -167,30 +167,31 @@ class _Writer:
             gs.Constant(self._names.derive(stem, "scale"), scale),
             gs.Constant(self._names.derive(stem, "zero_point"), zero_point),
         ]
-        made = gs.Variable(self._names.derive(stem, "matrix"), np.float32, list(integers.shape))
-        label = self._names.derive(made.name, DEQUANTIZE_LINEAR)
-        return [gs.Node(DEQUANTIZE_LINEAR, label, {"axis": 1}, [integers, *grid], [made])]
+        matrix = gs.Variable(self._names.derive(stem, "matrix"), np.float32, list(integers.shape))
+        label = self._names.derive(matrix.name, DEQUANTIZE_LINEAR)
+        return [gs.Node(DEQUANTIZE_LINEAR, label, {"axis": 1}, [integers, *grid], [matrix])]
 
     def _of_tensor(self, node: gs.Node, weight: _Weight, operand: RoundedTensor) -> list[gs.Node]:
-        """Return the nodes that multiply integers of one range, the last one without an output.
+        """Return the nodes of a product with one range for the tensor, the last one without an output.
 
-        The MatMulInteger has the product's name: the layer is known by it.
+        The MatMulInteger keeps the product's name, which identifies the layer.
         """
         result, label = node.outputs[0], node.name
         inputs = [operand.numbers, self._integers(weight), operand.zero_point, *self._zero_points(weight)]
         sums = gs.Variable(self._names.derive(result.name, "integers"), np.int32, result.shape)
         floats = dtypes.variable(self._names.derive(result.name, "floats"), dtypes.FLOAT, result)
-        own = gs.Constant(self._names.derive(weight.node.inputs[0].name, "scale"), _scales(node, weight))
-        scales = gs.Variable(self._names.derive(result.name, "scale"), np.float32, list(own.shape))
+        source = weight.node.inputs[0].name
+        weight_scale = gs.Constant(self._names.derive(source, "scale"), _scales(node, weight))
+        scales = gs.Variable(self._names.derive(result.name, "scale"), np.float32, list(weight_scale.shape))
         return [
             gs.Node("MatMulInteger", label, {}, inputs, [sums]),
             gs.Node("Cast", self._names.derive(label, "cast"), {"to": dtypes.FLOAT}, [sums], [floats]),
-            gs.Node("Mul", self._names.derive(label, "scale"), {}, [operand.scale, own], [scales]),
+            gs.Node("Mul", self._names.derive(label, "scale"), {}, [operand.scale, weight_scale], [scales]),
             gs.Node("Mul", self._names.derive(label, "scaled"), {}, [floats, scales], []),
         ]
 
     def _bias(self, node: gs.Node, last: gs.Node) -> list[gs.Node]:
-        """Return the Add of a Gemm's bias, if it has one, to what the last node makes, without an output."""
+        """Return an Add of a Gemm's bias, if any, to the output of the last node; it has no output yet."""
         added, result = bias(node), node.outputs[0]
         if added is None:
             return []
@@ -199,7 +200,7 @@ class _Writer:
         return [gs.Node("Add", self._names.derive(node.name, "bias"), {}, inputs, [])]
 
     def _integers(self, weight: _Weight) -> gs.Tensor:
-        """Return the integers [.., K, N], those of the DequantizeLinear unless they have to be turned."""
+        """Return the integers [.., K, N]: those of the DequantizeLinear, or their transpose."""
         source = weight.node.inputs[0]
         if not weight.is_turned:
             return source
@@ -211,9 +212,9 @@ class _Writer:
             weight.integers.dtype,
             tuple(reversed(weight.integers.shape)),
         )
-        made = constant(self._names.derive(source.name, "turned"), turned)
-        self._turned[id(weight.node)] = weight.node, made
-        return made
+        stored = constant(self._names.derive(source.name, "turned"), turned)
+        self._turned[id(weight.node)] = weight.node, stored
+        return stored
 
     def _zero_points(self, weight: _Weight) -> list[gs.Tensor]:
         """Return the zero points, none if they are 0; one for all outputs if they are equal."""

@@ -1,8 +1,8 @@
-"""Embeddings stored in 8 or 4 bits: one table for the rows that are read and the head that multiplies by it.
+"""Embeddings stored in 8 or 4 bits: one table for lookups of rows and for the head that multiplies by it.
 
 com.microsoft's GatherBlockQuantized, version 1, reads rows of a table of unsigned integers [N, K * bits / 8]
 with a scale for each block of a row; MatMulNBits multiplies by the same bytes, as [N, K / block, block * bits
-/ 8]. The middle, 2^(bits - 1), stands for 0 in both.
+/ 8]. In both, the middle, 2^(bits - 1), represents 0.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from transforms.write_matmul_nbits import is_plain, matmul_nbits, short, stored_
 log = logging.getLogger(__name__)
 
 _BLOCKS = {8: (128, 64, 32, 16), 4: (32, 16)}
-"""Sizes of blocks by bits, the best first: a row has to be made of whole blocks."""
+"""Block sizes by bits, preferred ones first: the size has to divide the length of a row."""
 
-_ROWS = 1 << 12  # that are compared or quantized together
+_ROWS = 1 << 12  # compared or quantized at a time
 
 
 def store_embeddings(
@@ -52,10 +52,10 @@ def store_embeddings(
     """Store each embedding of a model in int8 or int4; return how many tables.
 
     An embedding is a constant matrix whose rows a Gather reads: the largest of the model, and those that a
-    MatMul or Gemm multiplies by, transposed. ``accuracy_level`` is that of the MatMulNBits of these, as of
-    :func:`transforms.write_matmul_nbits.write_matmul_nbits`. Does nothing for a table that other nodes read,
-    or one of ``exclude``, that is an output of a graph, or with rows that 16 does not divide; and for a model
-    that has such an operator already.
+    MatMul or Gemm multiplies by, transposed. ``accuracy_level``: of the MatMulNBits of these products, as in
+    :func:`transforms.write_matmul_nbits.write_matmul_nbits`. Does nothing for a table that other nodes or
+    nodes in ``exclude`` read, that is an output of a graph, or with a row length that 16 does not divide; and
+    for a model that has such an operator already.
 
     Raises ValueError for another ``dtype``.
     """
@@ -64,9 +64,9 @@ def store_embeddings(
     bits, names, changed = int(FORMATS[dtype].bits), walk.Names(graph), 0
     if any(node.op == GATHER_BLOCKS for node in walk.nodes(graph)):
         return 0
-    outputs, kept = walk.outputs(graph), resolve(exclude, graph, nodes)
+    outputs, excluded = walk.outputs(graph), resolve(exclude, graph, nodes)
     for table in tables(graph):
-        reason = why_not_stored(table, _block(table, bits), outputs, kept)
+        reason = why_not_stored(table, _block(table, bits), outputs, excluded)
         if reason:
             log.debug("embedding '%s' stays: %s", table.name, reason)
             continue
@@ -78,9 +78,9 @@ def store_embeddings(
 
 
 def tie_embeddings(graph: gs.Graph) -> int:
-    """Let products multiply by the transpose of an embedding where their weight is that; return how many.
+    """Let products whose weight equals a transposed embedding multiply by the embedding; return how many.
 
-    A copy of the table as a weight of a MatMul or Gemm, number for number, is not stored any more.
+    An exact copy of the table as a weight of a MatMul or Gemm is no longer stored.
     """
     names, changed, table_by_id = walk.Names(graph), 0, tables(graph)
     for owner in walk.graphs(graph):
@@ -105,13 +105,13 @@ def tie_embeddings(graph: gs.Graph) -> int:
     return changed
 
 
-def _source(node: gs.Node, known: list[gs.Constant]) -> gs.Constant | None:
-    """Return the table that a product multiplies by the transpose of, of which it has a copy."""
+def _source(node: gs.Node, tables: list[gs.Constant]) -> gs.Constant | None:
+    """Return the table of whose transpose a product has a copy as its weight, or None."""
     weight = node.inputs[1] if onnx_op(node) in ("MatMul", "Gemm") else None
     if not isinstance(weight, gs.Constant) or not dtypes.is_type(weight, dtypes.FLOAT):
         return None
     shape = list(weight.shape) if _turns(node) else list(weight.shape)[::-1]
-    for table in known:
+    for table in tables:
         if table is weight or list(table.shape) != shape:
             continue
         rows = load(weight) if _turns(node) else load(weight).T
@@ -125,13 +125,13 @@ def _turns(node: gs.Node) -> bool:
 
 
 def _is_same(table: NDArray[np.generic], rows: NDArray[np.generic]) -> bool:
-    """Return whether two matrices are equal, looked at in parts."""
-    parts = [slice(first, first + _ROWS) for first in range(0, len(table), _ROWS)]
-    return all(np.array_equal(table[part], rows[part]) for part in parts)
+    """Return whether two matrices are equal, comparing some rows at a time."""
+    slices = [slice(first, first + _ROWS) for first in range(0, len(table), _ROWS)]
+    return all(np.array_equal(table[part], rows[part]) for part in slices)
 
 
 def why_not_stored(table: gs.Constant, block: int | None, outputs: set[int], kept: NodeSet) -> str:
-    """Return why a table cannot be stored in few bits with blocks of a size, empty if it can."""
+    """Return the reason why a table cannot be stored in blocks of a size, empty if it can."""
     if id(table) in outputs:
         return "it is an output"
     if block is None:
@@ -165,11 +165,11 @@ def _store(graph: gs.Graph, table: gs.Constant, dtype: str, names: walk.Names, l
 
 @dataclass(frozen=True)
 class StoredTable:
-    """Packed integers [N, K * bits / 8] of a table, and for each block, [N, K / block], what decodes them.
+    """Packed integers [N, K * bits / 8] of a table, and for each block, [N, K / block], its parameters.
 
-    ``zeros``: integer zero points, the middle if None. ``minimum`` is added to what lookups read, whose zero
-    points are 0 then; ``float_zeros`` are zero points with which products have it. ``rounding``: the type
-    that numbers which are looked up are rounded to at last.
+    ``zeros``: integer zero points, the middle if None. ``minimum``: added to the rows of lookups, whose zero
+    points are 0 then; ``float_zeros``: the equivalent zero points for products. ``rounding``: the type to
+    which looked up numbers are finally rounded.
     """
 
     data: gs.Constant
@@ -185,7 +185,7 @@ class StoredTable:
 def share_table(
     graph: gs.Graph, table: gs.Constant, stored: StoredTable, names: walk.Names, level: int | None
 ) -> None:
-    """Let all that reads a table, lookups and products by its transpose, read its integers."""
+    """Let all consumers of a table, lookups and products by its transpose, read its integers."""
     bits, block, (rows, inputs) = stored.bits, stored.block, map(int, table.shape)
     scales, shared = stored_scales(stored.scale, table.name, names)
     shape = gs.Constant(names.derive(table.name, "blocks"), np.array([rows, inputs // block, -1], np.int64))
@@ -217,10 +217,10 @@ def share_table(
 def _zero_points(
     stored: StoredTable, name: str, names: walk.Names
 ) -> tuple[tuple[list[gs.Tensor], list[gs.Node]], list[gs.Tensor]]:
-    """Return the zero points of lookups and nodes that make them, and those of products.
+    """Return the zero points of lookups and the nodes that compute them, and the zero points of products.
 
-    Products have none where the middle is the zero point. Lookups always have them: the CUDA provider takes 0
-    for one that is missing (onnxruntime issue 31692), the CPU provider the middle.
+    Products have none if the zero point is the middle. Lookups always have them: without one, the CUDA
+    provider takes 0 (onnxruntime issue 31692), and the CPU provider the middle.
     """
     if stored.zeros is not None and stored.minimum is None:
         packed = gs.Constant(names.derive(name, "zero_points"), pack_numbers(stored.zeros, stored.bits))
@@ -235,7 +235,7 @@ def _zero_points(
 def _filled(
     stored: StoredTable, zero: int, name: str, names: walk.Names
 ) -> tuple[list[gs.Tensor], list[gs.Node]]:
-    """Return one zero point for all blocks of a table, and the node that makes it, in few bytes."""
+    """Return equal zero points for all blocks of a table, and the ConstantOfShape that creates them."""
     rows, blocks = stored.scale.shape
     packed = np.array([rows, -(-blocks * stored.bits // 8)], np.int64)
     zeros = gs.Variable(names.derive(name, "zeros"), np.uint8)
@@ -261,26 +261,26 @@ class _Lookup:
             ]
 
     def at(self, node: gs.Node) -> list[gs.Node]:
-        """Return what takes the place of a lookup, the last without an output."""
-        stored, made = self._stored, Decoder(self._table, self._names)
+        """Return the nodes that replace a lookup, the last one without an output."""
+        stored, decoder = self._stored, Decoder(self._table, self._names)
         attrs = {"bits": stored.bits, "block_size": stored.block, "gather_axis": 0, "quantize_axis": 1}
         scale, *zeros = self._parameters
-        rows = made.add(GATHER_BLOCKS, [stored.data, node.inputs[1], scale, *zeros], **attrs)
-        made.nodes[0].domain, made.nodes[0].name = RUNTIME_DOMAIN, node.name
+        rows = decoder.add(GATHER_BLOCKS, [stored.data, node.inputs[1], scale, *zeros], **attrs)
+        decoder.nodes[0].domain, decoder.nodes[0].name = RUNTIME_DOMAIN, node.name
         if self._least:
             minimum, block = self._least
             kind = dtypes.FLOAT if minimum.dtype == np.float32 else dtypes.FLOAT16
-            least = made.add("Gather", [minimum, node.inputs[1]], kind, axis=0)
+            least = decoder.add("Gather", [minimum, node.inputs[1]], kind, axis=0)
             if kind == dtypes.FLOAT16:
-                least = made.add("Cast", [least], to=dtypes.FLOAT)
-            rows = made.add("Add", [rows, made.add("Gather", [least, block], axis=-1)])
-        made.rounded(rows, stored.rounding)
-        list.clear(made.nodes[-1].outputs)
-        return made.nodes
+                least = decoder.add("Cast", [least], to=dtypes.FLOAT)
+            rows = decoder.add("Add", [rows, decoder.add("Gather", [least, block], axis=-1)])
+        decoder.rounded(rows, stored.rounding)
+        list.clear(decoder.nodes[-1].outputs)
+        return decoder.nodes
 
 
 def _quantized(table: NDArray[np.floating], dtype: str, block: int) -> tuple[NDArray[np.uint8], Float32Array]:
-    """Return packed integers [N, K * bits / 8] and scales [N, K / block], made of some rows at a time."""
+    """Return packed integers [N, K * bits / 8] and scales [N, K / block], computed some rows at a time."""
     fmt, packed, scales = FORMATS[dtype], [], []
     for first in range(0, len(table), _ROWS):
         part = np.asarray(table[first : first + _ROWS], np.float32)

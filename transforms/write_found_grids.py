@@ -1,10 +1,10 @@
-"""Weights that lie on a grid already, written on it: as integers, with the numbers that the model had.
+"""Weights that already lie on a grid, stored as its integers, with unchanged values.
 
-A model made from a checkpoint in few bits often has weights in float32 again, q * d or q * d + m for blocks
-of them (:mod:`ops.grids.recognise`). The kernels of com.microsoft's MatMulNBits compute (q - z) * d, with z
-an integer; what blocks have beside that is multiplied with the sums of their inputs. Or z is a float, for 2
-and 4 bits: -m / d, to the last bit or two of the largest weight of a block.
-DequantizeLinear, and an Add of minima, give all numbers as they were.
+A model converted from a low-bit checkpoint often has float32 weights that are q * d or q * d + m for each
+block (:mod:`ops.grids.recognise`). The kernels of com.microsoft's MatMulNBits compute (q - z) * d with an
+integer z; a remaining offset of a block is multiplied by the sum of the block's inputs. For 2 and 4 bits z
+may also be a float, -m / d, which is exact up to the last bit or two of the largest weight of a block.
+DequantizeLinear, with an Add of minima, reproduces all values exactly.
 """
 
 from __future__ import annotations
@@ -53,45 +53,49 @@ def write_found_grids(
     """Write weights that lie on a grid already as integers or 8-bit floats; return how many.
 
     Matrices of MatMul and Gemm, with blocks along the sum or a scale per channel, become MatMulNBits, lookups
-    GatherBlockQuantized, experts QMoE, and other weights of products have DequantizeLinear. Where inputs that
-    share a block are not adjacent (GPTQ with act-order), a Gather puts them in order. All numbers stay as
-    they are; of products with a minimum in 2 and 4 bits, within 1e-6 of the largest of a block.
-    ``accuracy_level`` is that of the kernels, 1 by default, which keeps inputs float32, but for those of
-    experts in blocks of 8 bits, which round inputs to int8. ``found`` receives each weight with its grid.
+    GatherBlockQuantized, experts QMoE, and other weights of products get DequantizeLinear. Where inputs that
+    share a block are not adjacent (GPTQ with act-order), a Gather puts them in order. All values stay the
+    same; in products with a minimum in 2 and 4 bits, to within 1e-6 of the largest of a block.
+    ``accuracy_level`` is that of the kernels. The default, 1, keeps inputs float32, except for experts in
+    blocks of 8 bits, whose kernels round inputs to int8. ``found`` receives each weight with its grid.
 
-    Does nothing for a weight of which a block is on no grid, or that a node of ``exclude`` reads; embeddings
-    of 8-bit floats.
+    Does nothing for a weight with a block that lies on no grid, for a weight that a node of ``exclude``
+    reads, and for embeddings of 8-bit floats.
     """
-    kept = resolve(exclude, graph, nodes)
+    excluded = resolve(exclude, graph, nodes)
     tie_embeddings(graph)
     outputs = walk.outputs(graph)
 
     def _wanted(tensor: gs.Constant) -> bool:
-        return id(tensor) not in outputs and dtypes.is_type(tensor, dtypes.FLOAT) and _is_free(tensor, kept)
+        return (
+            id(tensor) not in outputs and dtypes.is_type(tensor, dtypes.FLOAT) and _is_free(tensor, excluded)
+        )
 
     of_experts: list[FoundWeight] = []
     changed = 0
     if any(node.op == EXPERTS for node in walk.nodes(graph)):
         from transforms.write_qmoe import write_found_experts
 
-        changed = write_found_experts(graph, accuracy_level, kept, of_experts)
+        changed = write_found_experts(graph, accuracy_level, excluded, of_experts)
     every = list(found_weights(graph, _wanted))
     if found is not None:
         found += [*of_experts, *every]
-    grid_by_name = {one.name: one.grid for one in every if one.grid is not None and one.is_whole}
+    grid_by_name = {
+        weight.name: weight.grid for weight in every if weight.grid is not None and weight.is_whole
+    }
     by_name = {tensor.name: tensor for tensor in walk.constants(graph)}
     if any(_needs_opset(by_name[name], grid) for name, grid in grid_by_name.items()):
         convert_opset(graph, _OPSET)
-        kept = kept.resolve_in(graph)
-    writer = _Writer(graph, kept, accuracy_level or _LEVEL)
+        excluded = excluded.resolve_in(graph)
+    writer = _Writer(graph, excluded, accuracy_level or _LEVEL)
     tensors = [tensor for tensor in walk.constants(graph) if tensor.name in grid_by_name]
     changed += sum(writer.write(tensor, grid_by_name[tensor.name]) for tensor in tensors)
     writer.place()
     return changed
 
 
-def _is_free(tensor: gs.Constant, kept: NodeSet) -> bool:
-    return not any(user in kept for node in tensor.outputs for user in (node, *heads(node, tensor)))
+def _is_free(tensor: gs.Constant, excluded: NodeSet) -> bool:
+    return not any(user in excluded for node in tensor.outputs for user in (node, *heads(node, tensor)))
 
 
 def _needs_opset(tensor: gs.Constant, grid: FoundGrid) -> bool:
@@ -103,7 +107,7 @@ def _needs_opset(tensor: gs.Constant, grid: FoundGrid) -> bool:
 
 
 def _is_dequantized(grid: FoundGrid) -> bool:
-    """Return whether no kernel of products has a grid: it needs a DequantizeLinear."""
+    """Return whether a grid needs a DequantizeLinear, since no kernel of products supports it."""
     return grid.kind.rounding != "float32" or (grid.kind.has_minimum and grid.kind.bits == 8)
 
 
@@ -112,7 +116,7 @@ def _multiplies(node: gs.Node, index: int) -> bool:
 
 
 def _block_of(node: gs.Node, index: int, grid: FoundGrid) -> int:
-    """Return the blocks that MatMulNBits reads a weight in, 0 if it cannot."""
+    """Return the block size with which MatMulNBits can read a weight, 0 if it cannot."""
     kind = grid.kind
     if index != 1 or node.op not in ("MatMul", "Gemm") or len(node.inputs[1].shape) != 2:
         return 0
@@ -125,8 +129,8 @@ def _block_of(node: gs.Node, index: int, grid: FoundGrid) -> int:
 
 
 class _Writer:
-    def __init__(self, graph: gs.Graph, kept: NodeSet, level: int) -> None:
-        self._graph, self._kept, self._level = graph, kept, level
+    def __init__(self, graph: gs.Graph, excluded: NodeSet, level: int) -> None:
+        self._graph, self._excluded, self._level = graph, excluded, level
         self._names, self._outputs = walk.Names(graph), walk.outputs(graph)
         self._owners = walk.constant_owners(graph)
         self._insertions = Insertions()
@@ -135,7 +139,7 @@ class _Writer:
         self._least: dict[int, gs.Constant] = {}
 
     def place(self) -> None:
-        """Put all nodes in their places."""
+        """Insert all new nodes into their graphs."""
         for owner in walk.graphs(self._graph):
             replacements, gathered = Replacements(owner), GatheredInputs(self._names)
             sums = BlockSums(self._names)
@@ -157,7 +161,7 @@ class _Writer:
             return self._write_table(tensor, grid)
         uses = [(node, index) for node, index in walk.uses(tensor) if _multiplies(node, index)]
         by_kernels = [(node, block) for node, index in uses if (block := _block_of(node, index, grid))]
-        others = [(node, index) for node, index in uses if not _block_of(node, index, grid)]
+        by_operators = [(node, index) for node, index in uses if not _block_of(node, index, grid)]
         if by_kernels:
             node, block = by_kernels[0]
             stored, least = self._stored(tensor, GridCodes.of(grid), sum_axis(node, 1, 2), block)
@@ -167,18 +171,18 @@ class _Writer:
                     self._least[id(node)] = least
                 if grid.order is not None:
                     self._orders[id(node)] = grid.order
-        if others:
+        if by_operators:
             dequantized = self._dequantized(tensor, GridCodes.of(grid, 4))
-            for node, index in others:
+            for node, index in by_operators:
                 node.inputs[index] = dequantized
         return bool(uses)
 
     def _write_table(self, table: gs.Constant, grid: FoundGrid) -> bool:
         """Store an embedding for lookups, and heads that multiply by it; return whether it can be."""
         codes, (_, inputs) = GridCodes.of(grid, 4), table.shape
-        block = grid.block or next((one for one in (128, 64, 32, LEAST_BLOCK) if inputs % one == 0), 0)
+        block = grid.block or next((size for size in (128, 64, 32, LEAST_BLOCK) if inputs % size == 0), 0)
         along = grid.axis == (1 if grid.block else 0) and block and inputs % block == 0
-        reason = why_not_stored(table, block or None, self._outputs, self._kept)
+        reason = why_not_stored(table, block or None, self._outputs, self._excluded)
         if reason or not along or grid.kind.element or grid.order is not None:
             log.debug("embedding '%s' stays: %s", table.name, reason or "no kernel reads its grid")
             return False
@@ -203,19 +207,19 @@ class _Writer:
         return True
 
     def _dequantize_for_heads(self, table: gs.Constant, codes: GridCodes) -> None:
-        """Let products by the transpose of a table read another tensor: no kernel of theirs has its grid."""
+        """Let products by the transpose of a table read a dequantized copy: no kernel supports its grid."""
         users = [node for node in table.outputs if not is_lookup(node, table)]
         if users:
-            made = self._dequantized(table, codes)
+            dequantized = self._dequantized(table, codes)
             for node, index in [use for use in walk.uses(table) if use[0] in users]:
-                node.inputs[index] = made
+                node.inputs[index] = dequantized
 
     def _stored(
         self, tensor: gs.Constant, codes: GridCodes, summed: int, block: int
     ) -> tuple[tuple[list[gs.Tensor], dict[str, int]], gs.Constant | None]:
-        """Return what MatMulNBits reads of a weight: integers, steps, zero points; and its attributes.
+        """Return the inputs of MatMulNBits for a weight (integers, steps, zero points) and its attributes.
 
-        And what blocks have beside that, [B, N], if its products are sums of their own.
+        Also the offsets of blocks, [B, N], if they are applied by separate products.
         """
         inputs, outputs = int(tensor.shape[summed]), int(tensor.shape[1 - summed])
         blocks = -(-inputs // block)
@@ -229,8 +233,8 @@ class _Writer:
         shape = outputs, blocks, block * codes.bits // 8
         data = self._constant(tensor, "packed", derived(tensor._values, _packed, np.uint8, shape))
         step = np.ascontiguousarray(_per_output(codes, codes.step, summed, inputs, block))
-        scales, made = kernel_scales(step, tensor.name, self._names, self._level)
-        self._insertions.add(self._owners[id(tensor)], None, made)
+        scales, casts = kernel_scales(step, tensor.name, self._names, self._level)
+        self._insertions.add(self._owners[id(tensor)], None, casts)
         stored: list[gs.Tensor] = [data, scales]
         attrs = {"K": inputs, "N": outputs, "bits": codes.bits, "block_size": block}
         may_part = codes.grid.order is None and inputs % block == 0 and self._graph.opset >= _SUM_OPSET
@@ -250,11 +254,11 @@ class _Writer:
         return (stored, attrs), None
 
     def _dequantized(self, tensor: gs.Constant, codes: GridCodes) -> gs.Tensor:
-        """Return a weight that standard operators make of its integers or 8-bit floats."""
+        """Return a weight that standard operators dequantize from its integers or 8-bit floats."""
         decoder = Decoder(tensor, self._names)
-        made = decoder.dequantized(codes)
+        dequantized = decoder.dequantized(codes)
         self._insertions.add(self._owners[id(tensor)], None, decoder.nodes)
-        return made
+        return dequantized
 
     def _constant(self, like: gs.Constant, suffix: str, values: Weight) -> gs.Constant:
         return constant(self._names.derive(like.name, suffix), exportable(values))

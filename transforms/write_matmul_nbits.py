@@ -40,8 +40,8 @@ LEVELS = {1: "float32", ROUNDED: "int8"}
 """Values of accuracy_level, and what a kernel may round the inputs to."""
 
 _QUICK = {2: ROUNDED, 4: 1, 8: ROUNDED}
-"""By bits, a level that decodes SmolLM2 in at most 0.7 of the time of float: with 8 bits, level 1 takes 5.6
-times as long as float (``python -m tests.benchmarks.bench_language``), and with 2 bits more."""
+"""By bits, a level that decodes SmolLM2 in at most 0.7 of the time of float. Level 1 takes 5.6 times as long
+as float with 8 bits (``python -m tests.benchmarks.bench_language``), and longer with 2 bits."""
 
 
 def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int | None = None) -> int:
@@ -62,14 +62,14 @@ def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int | None = None) ->
         raise ValueError(f"accuracy_level is {accuracy_level}, legal are {', '.join(map(str, LEVELS))}")
     changed, writer = 0, _Writer(graph, accuracy_level)
     for owner in walk.graphs(graph):
-        found = [(node, weight) for node in owner.nodes if (weight := _weight(node)) is not None]
+        products = [(node, weight) for node in owner.nodes if (weight := _weight(node)) is not None]
         replacements = Replacements(owner)
-        for node, weight in found:
-            made, new = writer.product(node, weight)
+        for node, weight in products:
+            before, new = writer.product(node, weight)
             take_over(new, node.outputs[0])
-            replacements.replace([node], [*made, new])
+            replacements.replace([node], [*before, new])
         replacements.place()
-        changed += len(found)
+        changed += len(products)
     writer.insertions.place(graph)
     if changed:
         import_domains(graph, {RUNTIME_DOMAIN})
@@ -77,7 +77,7 @@ def write_matmul_nbits(graph: gs.Graph, *, accuracy_level: int | None = None) ->
 
 
 def quick_level(bits: int) -> int:
-    """Return the accuracy_level that is quick enough for weights of some bits."""
+    """Return the default accuracy_level for weights of ``bits`` bits, which is fast enough."""
     return _QUICK[bits]
 
 
@@ -142,8 +142,8 @@ def _weight(node: gs.Node) -> _Weight | None:
 
 
 def is_plain(node: gs.Node) -> bool:
-    """Return whether a product is just that of its inputs, and a sum with one number for each output."""
-    data, made = node.inputs[0], node.inputs[1]
+    """Return whether a float32 product has no vector, factors, transposed input or unusual bias."""
+    data, weight = node.inputs[0], node.inputs[1]
     if not dtypes.is_type(data, dtypes.FLOAT):
         return False
     if node.op == "MatMul":
@@ -151,9 +151,9 @@ def is_plain(node: gs.Node) -> bool:
     added, attrs = bias(node), node.attrs
     factors = ["alpha"] if added is None else ["alpha", "beta"]
     has_factors = any(float(attrs.get(name, 1)) != 1 for name in factors)
-    if attrs.get("transA", 0) or has_factors or made.shape is None:
+    if attrs.get("transA", 0) or has_factors or weight.shape is None:
         return False
-    outputs = made.shape[0 if attrs.get("transB", 0) else 1]
+    outputs = weight.shape[0 if attrs.get("transB", 0) else 1]
     return added is None or (added.shape is not None and list(added.shape) == [outputs])
 
 
@@ -166,33 +166,33 @@ class _Writer:
         self.insertions = Insertions()
 
     def product(self, node: gs.Node, weight: _Weight) -> tuple[list[gs.Node], gs.Node]:
-        """Return a MatMulNBits of a product's name and inputs, without an output, and nodes before it."""
-        made: list[gs.Node] = []
+        """Return nodes to place before a MatMulNBits, and the MatMulNBits, without an output."""
+        before: list[gs.Node] = []
         is_shared, key = not walk.is_read_once(weight.node.outputs[0]), id(weight.node)
         if key in self._stored:
             stored = self._stored[key][1]
         else:
-            stored, made = self._inputs(weight)
+            stored, before = self._inputs(weight)
             if is_shared:
                 self._stored[key] = weight.node, stored
-                self.insertions.add(self._graph, None, made)
-                made = []
+                self.insertions.add(self._graph, None, before)
+                before = []
         outputs, summed = weight.size
         numbers = {"K": summed, "N": outputs, "bits": weight.bits, "block_size": weight.block}
-        return made, matmul_nbits(node, stored, numbers, self._level)
+        return before, matmul_nbits(node, stored, numbers, self._level)
 
     def _inputs(self, weight: _Weight) -> tuple[list[gs.Tensor], list[gs.Node]]:
-        """Return packed integers, scales, and zero points where there are any; and nodes that make them."""
+        """Return packed integers, scales and any zero points, and the nodes that compute them."""
         source, names = weight.node.inputs[0].name, self._names
         packed = constant(names.derive(source, "packed"), _packed(weight))
         scale = np.ascontiguousarray(weight.scale)
-        scales, made = kernel_scales(scale, source, names, self._level or _QUICK[weight.bits])
+        scales, casts = kernel_scales(scale, source, names, self._level or _QUICK[weight.bits])
         stored = [packed, scales]
         zeros = weight.zero_point.astype(np.int64) - weight.lowest
         if (zeros != 1 << (weight.bits - 1)).any():
             zero_points = pack_numbers(zeros.astype(np.uint8), weight.bits)
             stored.append(gs.Constant(names.derive(source, "zero_points"), zero_points))
-        return stored, made
+        return stored, casts
 
 
 def matmul_nbits(node: gs.Node, stored: list[gs.Tensor], attrs: dict[str, int], level: int | None) -> gs.Node:
@@ -212,8 +212,8 @@ def kernel_scales(
 ) -> tuple[gs.Tensor, list[gs.Node]]:
     """Return the scales of a product, and nodes to put before it.
 
-    A kernel that rounds inputs to int8 puts constant integers in order with their scales when a model is
-    opened, and takes those for 0 that are not constant then: a Cast is, until constants are folded.
+    A kernel that rounds inputs to int8 packs constant integers with their scales when a model is opened, and
+    takes scales that are not constant then, such as the output of a Cast before constant folding, for 0.
     """
     if level == ROUNDED:
         return gs.Constant(names.derive(name, "scales"), scale), []
@@ -223,9 +223,9 @@ def kernel_scales(
 def stored_scales(
     scale: NDArray[np.float32], name: str, names: walk.Names
 ) -> tuple[gs.Tensor, list[gs.Node]]:
-    """Return the float32 scales of a weight, and the Cast that makes them if float16 has them all.
+    """Return the float32 scales of a weight, and a Cast from float16 if that type holds them exactly.
 
-    ONNX Runtime casts them once, when it opens the model, unless it folds no constants.
+    ONNX Runtime casts them once, when it opens the model, unless constant folding is disabled.
     """
     stored_as = short(scale)
     if stored_as.dtype == np.float32:
@@ -237,14 +237,14 @@ def stored_scales(
 
 
 def short(numbers: NDArray[np.float32]) -> NDArray[np.floating]:
-    """Return numbers in float16 if it has them all, else as they are."""
+    """Return numbers in float16 if that holds them exactly, else as they are."""
     with np.errstate(over="ignore"):
         stored = numbers.astype(np.float16)
     return stored if np.array_equal(stored.astype(np.float32), numbers) else numbers
 
 
 def _packed(weight: _Weight) -> Weight:
-    """Return the integers [N, B, block * bits / 8] as bytes; numbers beyond the last one are 0."""
+    """Return the integers packed to bytes, [N, B, block * bits / 8], padded with 0."""
 
     def _of(stored: AnyArray) -> NDArray[np.uint8]:
         integers = stored.T if weight.is_turned else stored

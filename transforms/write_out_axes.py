@@ -1,8 +1,8 @@
-"""Pad, Resize and CenterCropPad of some axes, written as those of all axes.
+"""Pad, Resize and CenterCropPad with a list of axes, rewritten to cover all axes.
 
-Version 1.32 of ONNX Runtime moves Transposes over such a node, as its kernels of integers bring them along,
-too: what it has for each axis is put in the new order as if it were of all axes, and the model fails, or has
-other outputs. Over reductions, Slice, Split, Squeeze, normalizations and all others it moves them correctly.
+Version 1.32 of ONNX Runtime moves Transposes, which its integer kernels also insert, across such a node as if
+its values for some axes were values for all of them: the model fails, or has different outputs. Across
+reductions, Slice, Split, Squeeze, normalizations and all others it moves them correctly.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from transforms.plan.exact_arithmetic import shape_arithmetic
 
 _ROI, _SCALES, _SIZES = 1, 2, 3  # inputs of Resize
 _PADS, _PAD_AXES = 1, 3  # of Pad
-_CROP = "tf_crop_and_resize"  # what alone reads the roi
+_CROP = "tf_crop_and_resize"  # the only mode that reads the roi
 
 
 def write_out_axes(graph: gs.Graph) -> int:
     """Write Pad, Resize and CenterCropPad with axes, also in bodies, without them; return how many.
 
-    The axes left out have pads of 0, scales of 1 and sizes of the input. Each node computes the same. It is
-    left as it is if its rank is not known, if its region is computed or its scales are of other than shapes,
-    or if it keeps an aspect ratio.
+    The axes that were not listed get pads of 0, scales of 1 and the sizes of the input. Each node computes
+    the same. It stays unchanged if its rank is not known, if its region is computed, if its scales are
+    computed from something else than shapes, or if it keeps an aspect ratio.
     """
-    found = [node for node in walk.nodes(graph) if _has_axes(node)]
-    if not found:
+    nodes = [node for node in walk.nodes(graph) if _has_axes(node)]
+    if not nodes:
         return 0
     writer = _Writer(graph)
-    written = sum(map(writer.write, found))
-    for inner in walk.graphs(graph) if writer.made else ():
-        inner.nodes = [one for node in inner.nodes for one in (*writer.made.get(id(node), ()), node)]
+    written = sum(map(writer.write, nodes))
+    for inner in walk.graphs(graph) if writer.new_nodes else ():
+        inner.nodes = [
+            placed for node in inner.nodes for placed in (*writer.new_nodes.get(id(node), ()), node)
+        ]
     return written
 
 
@@ -47,15 +49,15 @@ def _has_axes(node: gs.Node) -> bool:
 
 
 class _Writer:
-    """Writes the axes out of the nodes of a graph; ``made``: new nodes in front of one, by its id."""
+    """Rewrites nodes to cover all axes; ``new_nodes``: nodes to place before a node, by its id."""
 
     def __init__(self, graph: gs.Graph) -> None:
         self._constants, self._names = Constants(graph), walk.Names(graph)
         self._of_shapes = shape_arithmetic(graph)
-        self.made: dict[int, list[gs.Node]] = {}
+        self.new_nodes: dict[int, list[gs.Node]] = {}
 
     def write(self, node: gs.Node) -> bool:
-        """Write the axes of a node out; return whether that was possible."""
+        """Rewrite a node to cover all axes; return whether that was possible."""
         data = node.inputs[0]
         shape = shape_of(data) or shape_of(node.outputs[0])
         listed = node.attrs.get("axes")
@@ -77,7 +79,7 @@ class _Writer:
         return pads is not None and self._without_axes(node, pads)
 
     def _pad_computed(self, node: gs.Node, rank: int) -> bool:
-        """Put pads in the places that axes of the run say, for ONNX Runtime folds axes of constants, too."""
+        """Scatter the pads to computed axes; ONNX Runtime may also fold these to constants."""
         axes, pads = node.inputs[_PAD_AXES], node.inputs[_PADS]
         if axes.dtype not in (np.int32, np.int64):
             return False
@@ -85,14 +87,14 @@ class _Writer:
         starts = self._add(node, "Mod", [axes, count], None)
         ends = self._add(node, "Add", [starts, count], None)
         places = self._add(node, "Concat", [starts, ends], None, axis=0)
-        whole = self._constant(node, np.zeros(2 * rank, np.int64))
-        spread = self._add(node, "ScatterElements", [whole, places, pads], 2 * rank)
+        zeros = self._constant(node, np.zeros(2 * rank, np.int64))
+        spread = self._add(node, "ScatterElements", [zeros, places, pads], 2 * rank)
         return self._without_axes(node, spread)
 
     @staticmethod
     def _without_axes(node: gs.Node, pads: gs.Tensor) -> bool:
         value = node.inputs[2:_PAD_AXES]
-        node.inputs = [node.inputs[0], pads, *(one for one in value if not one.is_empty())]
+        node.inputs = [node.inputs[0], pads, *(tensor for tensor in value if not tensor.is_empty())]
         return True
 
     def _crop(self, node: gs.Node, axes: list[int], sizes: Shape) -> bool:
@@ -104,64 +106,64 @@ class _Writer:
         return True
 
     def _resize(self, node: gs.Node, axes: list[int], sizes: Shape) -> bool:
-        given = [*node.inputs, *(gs.Variable.empty() for _ in range(len(node.inputs), _SIZES + 1))]
-        roi = self._roi(node, given[_ROI], axes, sizes)
-        by_sizes = not given[_SIZES].is_empty()
+        inputs = [*node.inputs, *(gs.Variable.empty() for _ in range(len(node.inputs), _SIZES + 1))]
+        roi = self._roi(node, inputs[_ROI], axes, sizes)
+        by_sizes = not inputs[_SIZES].is_empty()
         if by_sizes:
-            wanted = self._sizes(node, given[_SIZES], axes, sizes)
+            wanted = self._sizes(node, inputs[_SIZES], axes, sizes)
         else:
-            wanted = self._scales(node, given[_SCALES], axes, sizes)
+            wanted = self._scales(node, inputs[_SCALES], axes, sizes)
         keeps_ratio = by_sizes and node.attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch"
         if wanted is None or roi is None or keeps_ratio:
             return False
-        node.inputs = [given[0], roi, *((gs.Variable.empty(), wanted) if by_sizes else (wanted,))]
+        node.inputs = [inputs[0], roi, *((gs.Variable.empty(), wanted) if by_sizes else (wanted,))]
         for name in ("axes", "keep_aspect_ratio_policy"):
             node.attrs.pop(name, None)
         return True
 
     def _roi(self, node: gs.Node, roi: gs.Tensor, axes: list[int], sizes: Shape) -> gs.Tensor | None:
-        """Return the region as that of all axes, None if it is computed; empty where nothing reads it."""
+        """Return the region for all axes, None if it is computed; empty if the mode does not read it."""
         if roi.is_empty() or node.attrs.get("coordinate_transformation_mode", "half_pixel") != _CROP:
             return gs.Variable.empty()
         values = self._constants.values(roi)
         if values is None:
             return None
-        whole = np.repeat(np.array([0, 1], values.dtype), len(sizes))
-        return self._spread(node, roi, whole, _ends(axes, sizes))
+        full = np.repeat(np.array([0, 1], values.dtype), len(sizes))
+        return self._spread(node, roi, full, _ends(axes, sizes))
 
     def _scales(self, node: gs.Node, scales: gs.Tensor, axes: list[int], sizes: Shape) -> gs.Tensor | None:
-        """Return the scales as those of all axes, None if a format might round them on their way there."""
+        """Return the scales for all axes, None if they are computed in floats that may get quantized."""
         maker = walk.producer(scales)
         if self._constants.values(scales) is None and (maker is None or id(maker) not in self._of_shapes):
             return None
         return self._spread(node, scales, np.ones(len(sizes), np.float32), axes)
 
     def _sizes(self, node: gs.Node, part: gs.Tensor, axes: list[int], sizes: Shape) -> gs.Tensor | None:
-        """Return sizes as those of all axes; of the others, those of the input."""
-        others = [0 if axis in axes else size for axis, size in enumerate(sizes)]
-        if all(isinstance(size, int) for size in others):
-            return self._spread(node, part, np.array(others, np.int64), axes)
+        """Return the sizes for all axes; axes that were not listed keep those of the input."""
+        defaults = [0 if axis in axes else size for axis, size in enumerate(sizes)]
+        if all(isinstance(size, int) for size in defaults):
+            return self._spread(node, part, np.array(defaults, np.int64), axes)
         return self._spread(node, part, self._add(node, "Shape", [node.inputs[0]], len(sizes)), axes)
 
     def _spread(
-        self, node: gs.Node, part: gs.Tensor, whole: np.ndarray | gs.Tensor, places: Sequence[int]
+        self, node: gs.Node, part: gs.Tensor, base: np.ndarray | gs.Tensor, places: Sequence[int]
     ) -> gs.Tensor | None:
-        """Return a vector with a part of it put in its places, None for a part of another length or type."""
+        """Return ``base`` with ``part`` scattered to ``places``, None if lengths or types do not match."""
         values = self._constants.values(part)
         if values is not None and values.shape != (len(places),):
             return None
-        if values is not None and isinstance(whole, np.ndarray):
-            filled = whole.copy()
+        if values is not None and isinstance(base, np.ndarray):
+            filled = base.copy()
             filled[list(places)] = values
             return self._constant(node, filled)
-        if isinstance(whole, np.ndarray):
-            whole = self._constant(node, whole)
+        if isinstance(base, np.ndarray):
+            base = self._constant(node, base)
         if values is not None:
-            part = self._constant(node, values.astype(whole.dtype))
-        if part.dtype != whole.dtype:
+            part = self._constant(node, values.astype(base.dtype))
+        if part.dtype != base.dtype:
             return None
         at = self._constant(node, np.array(places, np.int64))
-        return self._add(node, "ScatterElements", [whole, at, part], whole.shape[0])
+        return self._add(node, "ScatterElements", [base, at, part], base.shape[0])
 
     def _constant(self, node: gs.Node, values: np.ndarray) -> gs.Constant:
         return gs.Constant(self._names.derive(node.outputs[0].name, "axes"), values)
@@ -169,14 +171,14 @@ class _Writer:
     def _add(
         self, node: gs.Node, op: str, inputs: list[gs.Tensor], size: object, **attrs: int
     ) -> gs.Variable:
-        """Put a node in front of another one; return the vector that it makes."""
+        """Place a new node before another one; return its output, a vector."""
         dtype = np.int64 if op == "Shape" else inputs[0].dtype
-        made = gs.Variable(self._names.derive(node.outputs[0].name, op.lower()), dtype, [size])
+        output = gs.Variable(self._names.derive(node.outputs[0].name, op.lower()), dtype, [size])
         label = self._names.derive(node.name or node.outputs[0].name, op.lower())
-        self.made.setdefault(id(node), []).append(gs.Node(op, label, attrs, inputs, [made]))
-        return made
+        self.new_nodes.setdefault(id(node), []).append(gs.Node(op, label, attrs, inputs, [output]))
+        return output
 
 
 def _ends(axes: list[int], sizes: Shape) -> list[int]:
-    """Return the places of what is given for the start of each axis, then for its end."""
+    """Return the positions of the values for the start of each axis, then for its end."""
     return [*axes, *(axis + len(sizes) for axis in axes)]

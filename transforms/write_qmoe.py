@@ -1,16 +1,18 @@
 """Mixtures of experts with stored integers, written as ONNX Runtime's QMoE.
 
-com.microsoft's QMoE, version 1, has the matrices of its experts as unsigned integers of 8, 4 or 2 bits,
-[experts, outputs, inputs * bits / 8], the first of the numbers of a byte in its low bits, with a scale for
-each row or each block of one, and zero points packed likewise, which are the middle, 2^(bits - 1), if there
-are none.
-What its kernel of the CPU provider computes, of ONNX Runtime 1.32, is not all that its documentation says:
+com.microsoft's QMoE, version 1, stores the matrices of its experts as unsigned integers of 8, 4 or 2 bits,
+[experts, outputs, inputs * bits / 8], the first number of a byte in its low bits, with a scale for each row
+or each block of a row. Zero points are packed in the same way; without them, they are the middle,
+2^(bits - 1).
+The kernel of the CPU provider of ONNX Runtime 1.32 differs from the documentation of the operator:
 
-* no third product: gate and value of SwiGLU have the rows of one matrix in turns, ``swiglu_fusion`` 1;
-* weights of experts are the softmax of those logits that were chosen, whatever ``normalize_routing_weights``
-  says, unless the weights are an input of their own;
-* inputs of products stay float32 without blocks, which is slow, and with blocks of 4 bits where
-  ``accuracy_level`` is not 4; with those of 8 bits, and of 2 from 32 numbers on, they are rounded to int8.
+* there is no third product: rows of the gate and the value of SwiGLU alternate in one matrix,
+  ``swiglu_fusion`` 1;
+* routing weights are the softmax of the selected logits, whatever ``normalize_routing_weights`` says, unless
+  they are a separate input;
+* inputs of products stay float32 without blocks, which is slow, and with blocks of 4 bits if
+  ``accuracy_level`` is not 4; with blocks of 8 bits, and of 2 bits from 32 numbers on, they are rounded to
+  int8.
 """
 
 from __future__ import annotations
@@ -63,13 +65,13 @@ def write_qmoe(
 
     Also in bodies.
 
-    Blocks have ``block_size`` numbers, or half of that and so on down to 16 where inputs are not made of
-    whole ones, else a row is one. Errors of two or three products in a row add up: blocks of 16 have 1.5 dB
-    more than those of 32. There are zero points where weights have less error with them.
+    Blocks have ``block_size`` numbers, or the largest smaller power of two down to 16 that divides the number
+    of inputs; otherwise each row is a block. Errors of two or three consecutive products add up: blocks of 16
+    gain 1.5 dB over blocks of 32. Zero points are used where they lower the error of the weights.
     ``accuracy_level``: as of :func:`transforms.write_matmul_nbits.write_matmul_nbits`.
 
-    Does nothing for what the CPU provider has no kernel for: another activation than relu, gelu, silu,
-    identity and SwiGLU; weights of 2 or 4 bits whose rows do not fill bytes.
+    Does nothing where the CPU provider lacks a kernel: for activations other than relu, gelu, silu, identity
+    and SwiGLU, and for weights of 2 or 4 bits whose rows do not fill bytes.
 
     Raises ValueError for other ``bits`` than 8, 4 and 2, another block size or level.
     """
@@ -91,25 +93,25 @@ def write_qmoe(
 
 
 def write_found_experts(graph: gs.Graph, level: int | None, kept: NodeSet, found: list[FoundWeight]) -> int:
-    """Put QMoE in the place of each mixture whose experts lie on grids that it has; return how many.
+    """Replace each mixture whose experts lie on grids that QMoE supports by QMoE; return how many.
 
-    Weights stay as they are, number for number. ``found`` receives stacks with their grids.
+    The values of weights do not change. ``found`` receives stacks with their grids.
     """
 
     def _on_grids(name: str, mixture: Mixture) -> _Stored | None:
         stacks = _stacks(mixture)
-        grids = [each for stack in stacks if (each := grids_of(stack)) is not None]
+        grids = [stack_grids for stack in stacks if (stack_grids := grids_of(stack)) is not None]
         if len(grids) < len(stacks):
             return None
-        layout = common_layout([grid for each in grids for grid in each])
+        layout = common_layout([grid for stack_grids in grids for grid in stack_grids])
         if not _fits(name, mixture, layout.bits) or any(
             stack.shape[2] % (layout.block or 1) for stack in stacks
         ):
             return None
-        for stack, each in zip(stacks, grids, strict=True):
-            found.append(FoundWeight(stack.name, int(np.prod(stack.shape)), whole(each, layout)))
+        for stack, stack_grids in zip(stacks, grids, strict=True):
+            found.append(FoundWeight(stack.name, int(np.prod(stack.shape)), whole(stack_grids, layout)))
         pairs = zip(stacks, grids, strict=True)
-        stored = [found_stack(stack, each, layout) for stack, each in pairs]
+        stored = [found_stack(stack, stack_grids, layout) for stack, stack_grids in pairs]
         return _Stored(mixture, layout, stored, level or _exact_level(layout))
 
     return _write(graph, _on_grids, kept)
@@ -117,7 +119,7 @@ def write_found_experts(graph: gs.Graph, level: int | None, kept: NodeSet, found
 
 @dataclass(frozen=True)
 class _Stored:
-    """A mixture, the layout of its stacks, both of them, and how exactly products are computed."""
+    """A mixture, the layout of its two stacks, the stacks, and the accuracy level of their products."""
 
     mixture: Mixture
     layout: Layout
@@ -125,13 +127,13 @@ class _Stored:
     level: int
 
 
-def _write(graph: gs.Graph, store: Callable[[str, Mixture], _Stored | None], kept: NodeSet) -> int:
-    """Put QMoE in the place of each MoE that a function can store; return how many."""
+def _write(graph: gs.Graph, store: Callable[[str, Mixture], _Stored | None], excluded: NodeSet) -> int:
+    """Replace each MoE that ``store`` can store by QMoE; return how many."""
     names, changed = walk.Names(graph), 0
     for owner in walk.graphs(graph):
         replacements = Replacements(owner)
         for node, mixture in mixtures(owner):
-            stored = None if node in kept else store(str(node.name), mixture)
+            stored = None if node in excluded else store(str(node.name), mixture)
             if stored is None:
                 continue
             before, qmoe = _nodes(str(node.name), stored, names)
@@ -145,9 +147,9 @@ def _write(graph: gs.Graph, store: Callable[[str, Mixture], _Stored | None], kep
 
 
 def _exact_level(layout: Layout) -> int:
-    """Return the level whose kernels keep inputs float32; where none does, the one that says that they round.
+    """Return the level whose kernels keep inputs float32, or, if none does, the level that rounds them.
 
-    Another would have them rounded in optimized sessions alone.
+    With another level they would be rounded only in optimized sessions.
     """
     rounds = (layout.bits == 8 and layout.block > 0) or (layout.bits == 2 and layout.block >= _LEAST_ROUNDED)
     return ROUNDED if rounds else 1
@@ -166,7 +168,7 @@ def _fits(name: str, mixture: Mixture, bits: int) -> bool:
 
 
 def _block(mixture: Mixture, most: int) -> int:
-    """Return the size of blocks that the inputs of both products are made of, 0 if a row is one."""
+    """Return the largest block size up to ``most`` that divides the inputs of both products, 0 for rows."""
     sizes = (1 << exponent for exponent in reversed(range(most.bit_length())))
     inputs = mixture.first.shape[2], mixture.second.shape[2]
     return next((size for size in sizes if size >= LEAST_BLOCK and not any(n % size for n in inputs)), 0)
@@ -178,11 +180,11 @@ def _nodes(name: str, stored: _Stored, names: walk.Names) -> tuple[list[gs.Node]
     routing = mixture.routing
     factors, before = _factors(routing, names)
     inputs, zero_points = [mixture.data, routing.logits], list[gs.Tensor]()
-    for stack, one in zip(_stacks(mixture), stored.stacks, strict=True):
-        scales, casts = kernel_scales(one.scales, stack.name, names, level)
-        inputs += [gs.Constant(names.derive(stack.name, "packed"), one.packed), scales]
+    for stack, rounded in zip(_stacks(mixture), stored.stacks, strict=True):
+        scales, casts = kernel_scales(rounded.scales, stack.name, names, level)
+        inputs += [gs.Constant(names.derive(stack.name, "packed"), rounded.packed), scales]
         inputs.append(_optional(stack.bias, stack.name, "bias", names))
-        zero_points.append(_optional(one.zero_points, stack.name, "zero_points", names))
+        zero_points.append(_optional(rounded.zero_points, stack.name, "zero_points", names))
         before += casts
     inputs += [gs.Variable.empty() for _ in range(_ZERO_POINTS - len(inputs))]
     inputs += [*zero_points, gs.Variable.empty(), *([] if factors is None else [factors])]
@@ -206,7 +208,7 @@ def _optional(values: AnyArray | None, name: str, suffix: str, names: walk.Names
 
 
 def _factors(routing: Routing, names: walk.Names) -> tuple[gs.Tensor | None, list[gs.Node]]:
-    """Return the numbers that weigh experts, and the nodes that make them."""
+    """Return the routing weights of experts, and the nodes that compute them."""
     if not routing.of_all:
         return None, []
     logits = routing.logits
