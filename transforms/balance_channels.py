@@ -48,10 +48,10 @@ def balance_channels(
     """
     rules = [rule for rule, wanted in ((_DEPTHWISE, depthwise), (_OUTLIERS, outliers)) if wanted]
     left, edits = resolve(exclude, graph, nodes), Edits(graph, "balance")
-    given = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.inputs}
+    graph_inputs = {id(tensor) for inner in walk.graphs(graph) for tensor in inner.inputs}
     count = 0
     for inner in walk.graphs(graph):
-        layers = [node for node in inner.nodes if node not in left and has_weight(node, given)]
+        layers = [node for node in inner.nodes if node not in left and has_weight(node, graph_inputs)]
         for node in layers:
             rule = next((divide for applies, divide in rules if applies(node)), np.zeros_like)
             exponents = _of_live_channels(rule, inputs_of(node))

@@ -1,8 +1,8 @@
 """Raising the version of the standard operator set without changing the meaning of a node.
 
 ``onnx.version_converter`` silently ignores some changes of definitions. The changes that it handles correctly
-are in the table of :mod:`transforms.opset.raises`; :mod:`transforms.opset.rules` rewrites the nodes that it
-does not; and the raised model is compared with the original.
+are in the table of :mod:`transforms.opset.raises`; :mod:`transforms.opset.rules` rewrites the other nodes;
+and the converted model is compared with the original.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from transforms.opset.rules import RULES, least_opset
 log = logging.getLogger(__name__)
 
 _ASIDE = "set.aside"
-"""Domain of what stands for nodes that are hidden from the converter."""
+"""Domain of the placeholders for nodes that are hidden from the converter."""
 
 
 def convert_opset(graph: gs.Graph, version: int, *, newest: int = 0) -> int:
@@ -62,7 +62,7 @@ def convert_opset(graph: gs.Graph, version: int, *, newest: int = 0) -> int:
 
 
 def _raise(model: onnx.ModelProto, graph: gs.Graph, version: int, newest: int) -> onnx.ModelProto:
-    """Return a light model of the graph raised to an opset, or to the least that has all equivalents."""
+    """Return a light model of the graph raised to an opset, or to the first one with all equivalents."""
     aside = _SetAside(model, graph.opset, version, walk.Names(graph))
     if aside.why and 0 < newest < aside.least:
         raise ModelError(aside.why)
@@ -89,7 +89,7 @@ def _refuse_unchecked(graph: gs.Graph, version: int) -> None:
 
 def _refuse_functions(graph: gs.Graph) -> None:
     """Refuse calls of local functions that could not be inlined because they use another opset."""
-    functions = {(one.domain, one.name): one for one in graph.functions}
+    functions = {(function.domain, function.name): function for function in graph.functions}
     for node in walk.nodes(graph):
         function = functions.get((node.domain, node.op))
         if function is not None and any(map(onnx_op, function.nodes)):
@@ -99,15 +99,15 @@ def _refuse_functions(graph: gs.Graph) -> None:
 
 
 def _is_new(op: str, before: int, after: int) -> bool:
-    """Return whether an operator of ONNX has another definition in an opset than in one before."""
+    """Return whether the definition of an operator of ONNX differs between two opsets."""
     old, new = definition(op, before), definition(op, after)
     return old is None or new is None or old.since_version != new.since_version
 
 
 def import_standard(graph: gs.Graph, version: int) -> None:
-    """Write a version of the standard operator set into a graph and its bodies."""
-    others = [opset for opset in graph.import_domains if opset.domain not in STANDARD_DOMAINS]
-    graph.import_domains = [onnx.helper.make_opsetid("", version), *others]
+    """Set the version of the standard operator set of a graph and its bodies."""
+    custom = [opset for opset in graph.import_domains if opset.domain not in STANDARD_DOMAINS]
+    graph.import_domains = [onnx.helper.make_opsetid("", version), *custom]
     for inner in walk.graphs(graph):
         inner.opset = version
 
@@ -115,34 +115,34 @@ def import_standard(graph: gs.Graph, version: int) -> None:
 class _SetAside:
     """The nodes that match a rule of :mod:`transforms.opset.rules`, and their replacements.
 
-    ``model`` is a copy of the given one with a node of an unknown operator in place of each; ``least`` is the
-    opset that it has to be raised to, at least ``target``, and ``why`` says which node needs a later one.
-    ModelError names a node without an equivalent.
+    ``model`` is a copy of the given one with a placeholder, a node of an unknown operator, for each of them;
+    ``least`` is the opset that it has to be raised to, at least ``target``, and ``why`` says which node needs
+    a later one. ModelError names a node without an equivalent.
     """
 
     def __init__(self, model: onnx.ModelProto, before: int, target: int, names: walk.Names) -> None:
         """Set aside the nodes that a raise from one opset to another would change."""
         self.least, self._before, self._target, self._names = target, before, target, names
         self.why = ""
-        self._known = set[str]()
-        self._kept: list[list[onnx.NodeProto]] = []
+        self._original_tensors = set[str]()
+        self._replacements: list[list[onnx.NodeProto]] = []
         self.model = onnx.ModelProto()
         self.model.CopyFrom(model)
         self._take(self.model.graph, model.graph, Facts())
-        if self._kept:
+        if self._replacements:
             self.model.opset_import.append(onnx.helper.make_opsetid(_ASIDE, 1))
 
     def _take(self, graph: onnx.GraphProto, source: onnx.GraphProto, outer: Facts) -> None:
         facts = outer.inside(source)
-        self._known.update(name for node in source.node for name in node.output)
+        self._original_tensors.update(name for node in source.node for name in node.output)
         for node, original in zip(graph.node, source.node, strict=True):
             for body, inner in zip(bodies(node), bodies(original), strict=True):
                 self._take(body, inner, facts)
             nodes = self._rewritten(original, facts)
             if nodes is not None:
-                number, ends = str(len(self._kept)), (node.input, node.output)
+                number, ends = str(len(self._replacements)), (node.input, node.output)
                 node.CopyFrom(onnx.helper.make_node(number, *ends, node.name, domain=_ASIDE))
-                self._kept.append(nodes)
+                self._replacements.append(nodes)
 
     def _rewritten(self, node: onnx.NodeProto, facts: Facts) -> list[onnx.NodeProto] | None:
         rule = RULES.get(node.op_type) if node.domain in STANDARD_DOMAINS else None
@@ -158,7 +158,7 @@ class _SetAside:
         return nodes
 
     def put_back(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Return the converted model with the replacements, and with unique names for all that is new."""
+        """Return the converted model with the replacements, and unique names for all new tensors."""
         self._fill(model.graph)
         imports = [opset for opset in model.opset_import if opset.domain != _ASIDE]
         del model.opset_import[:]
@@ -171,15 +171,17 @@ class _SetAside:
         for node in graph.node:
             for body in bodies(node):
                 self._fill(body)
-            nodes += self._kept[int(node.op_type)] if node.domain == _ASIDE else [node]
+            nodes += self._replacements[int(node.op_type)] if node.domain == _ASIDE else [node]
         filled = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del graph.node[:]
         graph.node.extend(filled)
 
     def _rename(self, graph: onnx.GraphProto) -> None:
         """Rename the converter's tensors: it restarts their numbers in each body."""
-        made = [name for node in graph.node for name in node.output if name and name not in self._known]
-        new = {name: self._names.derive("", f"opset{self.least}") for name in made}
+        new_tensors = [
+            name for node in graph.node for name in node.output if name and name not in self._original_tensors
+        ]
+        new = {name: self._names.derive("", f"opset{self.least}") for name in new_tensors}
         for node in graph.node:
             for ends in (node.input, node.output):
                 for index, name in enumerate(ends):

@@ -27,18 +27,20 @@ def convert_type(
     """Make float32 nodes compute in ``dtype``; return how many tensors were rounded and nodes changed.
 
     First every tensor gets its pair of Casts (:func:`transforms.insert_cast.insert_cast`, also before Relu);
-    then each node between upcasts and downcasts, whose schema at the model's opset allows the
-    type at every float input and output, is connected to the inside of the pairs, and the Casts around it
-    are removed. Both forms compute the same numbers if a node rounds its float32 result once. All other
-    nodes stay in float32 between Casts: operators without that type, excluded nodes, arithmetic on shapes
-    and positions, producers of inputs that must stay float32. Inputs and outputs of the bodies of If, Loop
-    and Scan are converted like any tensor. ``kernels``: the only operators for which the runtime computes in
-    the type; empty: all. Others stay in float32 between Casts, too.
+    then each node between upcasts and downcasts, whose schema at the model's opset allows the type at every
+    float input and output, is connected to the inside of the pairs, and the Casts around it are removed. Both
+    forms compute the same numbers if a node rounds its float32 result once. All other nodes stay in float32
+    between Casts: operators without that type, excluded nodes, arithmetic on shapes and positions, producers
+    of inputs that must stay float32. Inputs and outputs of the bodies of If, Loop and Scan are converted like
+    any tensor. ``kernels``: the operators for which the runtime has kernels of the type, all if empty; other
+    operators stay in float32 between Casts, too.
     """
-    kept = resolve(exclude, graph, nodes)  # once: later, Casts of their inputs would belong to the selection
-    rounded = insert_cast(graph, dtype, exclude=kept, keep_io_types=keep_io_types, round_before_relu=True)
-    carried = convert_bodies(graph, dtype, exclude=kept)
-    retyped = _Converter(graph, cast_pair(dtype).element, kept, kernels).convert()
+    excluded = resolve(
+        exclude, graph, nodes
+    )  # once: later, Casts of their inputs would belong to the selection
+    rounded = insert_cast(graph, dtype, exclude=excluded, keep_io_types=keep_io_types, round_before_relu=True)
+    carried = convert_bodies(graph, dtype, exclude=excluded)
+    retyped = _Converter(graph, cast_pair(dtype).element, excluded, kernels).convert()
     if carried or retyped:
         _drop_dead_casts(graph)
     return rounded + carried + retyped
@@ -106,7 +108,7 @@ def _floats(tensors: list[gs.Tensor]) -> list[int]:
 
 
 def _set_output_type(node: gs.Node, element: int) -> None:
-    """Let the attribute of a Cast or ConstantOfShape that sets its output type say the element type."""
+    """Set the output type of a Cast or ConstantOfShape, which is an attribute, to the element type."""
     if node.op == "ConstantOfShape":
         value = node.attrs.get("value")
         values = np.zeros(1, np.float32) if value is None else value.values
@@ -117,7 +119,7 @@ def _set_output_type(node: gs.Node, element: int) -> None:
 
 
 def _drop_dead_casts(graph: gs.Graph) -> None:
-    """Remove Casts that were taken over, or that no node reads any more."""
+    """Remove Casts without consumers that are not outputs of their graph."""
     for inner in walk.graphs(graph):
         outputs = {id(tensor) for tensor in inner.outputs}
         casts = [node for node in inner.nodes if node.op == "Cast"]
@@ -127,23 +129,23 @@ def _drop_dead_casts(graph: gs.Graph) -> None:
 def convert_bodies(graph: gs.Graph, dtype: str, *, exclude: Exclusion = None) -> int:
     """Let control flow carry ``dtype`` if every float32 value that it carries is rounded around it.
 
-    To be called on a graph with all pairs of Casts (:func:`transforms.insert_cast.insert_cast` with
+    The graph must already have all pairs of Casts (:func:`transforms.insert_cast.insert_cast` with
     ``round_before_relu``). The Casts around a carried value move into the body: its producer there is
-    followed by a downcast, and its consumers no longer need one. Returns how many values changed their
-    type; a value stays float32 if the schema does not allow the type, if a node reads it unrounded, and
-    around excluded nodes.
+    followed by a downcast, and its consumers no longer need one. Returns how many values changed their type.
+    A value stays float32 if the schema does not allow the type, if a node reads it unrounded, and around
+    excluded nodes.
     """
     pair = cast_pair(dtype)
     names = walk.Names(graph)
     opsets = schemas.versions(graph)
-    kept = resolve(exclude, graph)
+    excluded = resolve(exclude, graph)
     count = 0
     for inner in walk.graphs(graph):
         outputs = {id(tensor) for tensor in inner.outputs}
         for node in inner.nodes:
-            found = slots(node)
-            if found and node not in kept and schemas.allows(node, pair.element, opsets):
-                count += sum(_convert_slot(node, slot, pair, names, outputs) for slot in found)
+            node_slots = slots(node)
+            if node_slots and node not in excluded and schemas.allows(node, pair.element, opsets):
+                count += sum(_convert_slot(node, slot, pair, names, outputs) for slot in node_slots)
     for inner in walk.graphs(graph):
         inner.nodes = [node for node in inner.nodes if node.outputs]  # without the Casts that moved
     return count
@@ -180,13 +182,13 @@ def _is_rounded_inside(body: gs.Graph, slot: Slot, element: int) -> bool:
     if slot.body_input is None:
         return True
     tensor = body.inputs[slot.body_input]
-    own = {id(body.outputs[slot.body_output])} if slot.body_output is not None else set()
-    others = {id(output) for output in body.outputs} - own
-    return _is_narrowed(tensor, element, others)
+    carried_output = {id(body.outputs[slot.body_output])} if slot.body_output is not None else set()
+    further_outputs = {id(output) for output in body.outputs} - carried_output
+    return _is_narrowed(tensor, element, further_outputs)
 
 
 def _is_narrowed(tensor: gs.Tensor, element: int, outputs: set[int]) -> bool:
-    """Return whether a float32 tensor, not one of the outputs, is read by downcasts alone."""
+    """Return whether a tensor is float32, not one of the outputs, and read only by downcasts."""
     if not dtypes.is_type(tensor, dtypes.FLOAT) or id(tensor) in outputs:
         return False
     return all(is_downcast(user, element) for user in tensor.outputs)
@@ -209,13 +211,13 @@ def _narrow_body_output(body: gs.Graph, index: int, pair: RoundingPair, names: w
     if any(is_upcast(node, pair.element) for node in tensor.inputs):
         body.outputs[index] = tensor.inputs[0].inputs[0]
         return
-    known = [node.outputs[0] for node in tensor.outputs if is_downcast(node, pair.element)]
-    if not known:
-        known = [dtypes.variable(names.derive(tensor.name, pair.suffix), pair.element, tensor)]
-        cast = pair.downcast(names, tensor, known[0])
+    rounded = [node.outputs[0] for node in tensor.outputs if is_downcast(node, pair.element)]
+    if not rounded:
+        rounded = [dtypes.variable(names.derive(tensor.name, pair.suffix), pair.element, tensor)]
+        cast = pair.downcast(names, tensor, rounded[0])
         producers = [i for i, node in enumerate(body.nodes) if any(t is tensor for t in node.outputs)]
         body.nodes.insert(producers[0] + 1 if producers else 0, cast)
-    body.outputs[index] = known[0]
+    body.outputs[index] = rounded[0]
 
 
 def _absorb_downcasts(node: gs.Node, index: int, element: int) -> None:
@@ -224,9 +226,9 @@ def _absorb_downcasts(node: gs.Node, index: int, element: int) -> None:
     if not casts:
         node.outputs[index].dtype = element
         return
-    first, *others = [cast.outputs[0] for cast in casts]
+    first, *further = [cast.outputs[0] for cast in casts]
     for cast in casts:
         detach(cast)
-    for other in others:
+    for other in further:
         walk.redirect(other, first)
     node.outputs[index] = first

@@ -25,12 +25,12 @@ def dual_quant_nodes(plan: QuantizationPlan) -> int:
     second quantization. Raises TypeError for a graph, which has no formats yet.
     """
     check_plan(plan, "dual_quant_nodes")
-    plan.replace_each(lambda quantization: _parts(plan, quantization))
+    plan.replace_each(lambda quantization: _by_border(plan, quantization))
     changed = [_double(plan, quantization) for quantization in plan.quantizations]
     return len({id(q.tensor) for q, doubled in zip(plan.quantizations, changed, strict=True) if doubled})
 
 
-def _parts(plan: QuantizationPlan, quantization: QuantSite) -> list[QuantSite]:
+def _by_border(plan: QuantizationPlan, quantization: QuantSite) -> list[QuantSite]:
     """Return a quantization, or two if the model's output has another format than the consumers."""
     both = quantization.is_output and bool(quantization.uses)
     if not both or _steps(plan, quantization) is None:

@@ -1,4 +1,4 @@
-"""Nodes that pass their input on unchanged are taken out."""
+"""Removal of nodes that pass their input on unchanged."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ Rule = Callable[[gs.Node, Constants], "int | None"]
 
 
 def eliminate_identities(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None) -> int:
-    """Take out the nodes that pass their input on bit for bit; return how many.
+    """Remove the nodes that pass their input on bit for bit; return how many.
 
     In the bodies of If, Loop and Scan too:
 
-    * Identity; Dropout outside training, whose mask nobody reads; Concat, Sum, Max, Min, Mean of one input;
-    * Cast to the type that the tensor has;
-    * Reshape, Flatten, Squeeze, Unsqueeze and Expand to the shape that the tensor is proven to have;
-    * Transpose to the order that there is, and both of two Transposes that undo each other;
-    * Pad by nothing; Mul and Div by 1, Sub of 0, Add of 0 to integers, where that does not broadcast.
+    * Identity; Dropout outside training with an unused mask; Concat, Sum, Max, Min, Mean of one input;
+    * Cast to the type that the tensor already has;
+    * Reshape, Flatten, Squeeze, Unsqueeze and Expand to the shape that the tensor provably has;
+    * Transpose that keeps the order of axes, and pairs of Transposes that cancel;
+    * Pad by nothing; Mul and Div by 1, Sub of 0, Add of 0 to integers, if these do not broadcast.
 
-    Outputs of the model and of bodies keep their names: the node before makes them. A node stays if that is
-    not possible (an output that is an input, a constant or another output, too), if types or shapes are not
-    known, and if it is in ``exclude`` or not in ``nodes``. An Add of 0 to floats stays: it changes -0.
+    Outputs of the model and of bodies keep their names and get the node before as their producer. A node
+    stays if that is not possible (an output that is also an input, a constant or another output), if types or
+    shapes are not known, and if it is in ``exclude`` or not in ``nodes``. An Add of 0 to floats stays, as it
+    changes -0.
     """
-    constants, outputs, kept = Constants(graph), walk.outputs(graph), resolve(exclude, graph, nodes)
+    constants, outputs, excluded = Constants(graph), walk.outputs(graph), resolve(exclude, graph, nodes)
     count = 0
     for inner in walk.graphs(graph):
-        count += _cancel_transposes(inner, kept)
+        count += _cancel_transposes(inner, excluded)
         idle: list[gs.Node] = []
         for node in inner.nodes:
-            passed = None if node in kept else _passed(node, constants, outputs)
+            passed = None if node in excluded else _passed(node, constants, outputs)
             if passed is not None:
                 node.inputs = [node.inputs[passed]]
                 idle.append(node)
@@ -46,23 +47,23 @@ def eliminate_identities(graph: gs.Graph, *, nodes: Choice | None = None, exclud
 
 
 def _passed(node: gs.Node, constants: Constants, outputs: set[int]) -> int | None:
-    """Return the index of the input that is a node's only result in use, or None."""
+    """Return the index of the input that a node passes on as its only used output, or None."""
     rule = _RULES.get(onnx_op(node))
     further = node.outputs[1:]
-    if rule is None or not node.inputs or any(one.outputs or id(one) in outputs for one in further):
+    if rule is None or not node.inputs or any(output.outputs or id(output) in outputs for output in further):
         return None
     return rule(node, constants)
 
 
-def _cancel_transposes(graph: gs.Graph, kept: NodeSet) -> int:
-    """Let each Transpose that undoes another one read what that read; return how many are not needed now."""
-    inside = {id(node) for node in graph.nodes if node not in kept and onnx_op(node) == "Transpose"}
+def _cancel_transposes(graph: gs.Graph, excluded: NodeSet) -> int:
+    """Bypass pairs of Transposes that cancel; return how many of the first ones are no longer needed."""
+    inside = {id(node) for node in graph.nodes if node not in excluded and onnx_op(node) == "Transpose"}
     undone: list[gs.Node] = []
     for node in (node for node in graph.nodes if id(node) in inside):
         first = walk.producer(node.inputs[0])
         if first is None or id(first) not in inside:
             continue
-        orders = [one.attrs.get("perm") for one in (first, node)]
+        orders = [transpose.attrs.get("perm") for transpose in (first, node)]
         if None not in orders and [orders[0][axis] for axis in orders[1]] == sorted(orders[0]):
             node.op, node.attrs, node.inputs = "Identity", {}, [first.inputs[0]]
             undone.append(first)
@@ -91,7 +92,7 @@ def _keeps_order(node: gs.Node, constants: Constants) -> bool:
 
 
 def _keeps_shape(node: gs.Node, constants: Constants) -> bool:
-    """Return whether the shape stays; where the number of elements does, one size need not be known."""
+    """Return whether the shape stays the same; one size may be unknown if the number of elements is kept."""
     before, after = (shapes.shape_of(tensor) for tensor in (node.inputs[0], node.outputs[0]))
     if before is None or after is None or len(before) != len(after):
         return False
@@ -111,8 +112,9 @@ def _pads_nothing(node: gs.Node, constants: Constants) -> bool:
 
 
 def _neutral_operand(number: int, *, either: bool, integers: bool = False) -> Rule:
-    """Return the rule of an operator that passes one operand on if the other is a number: the second, or
-    ``either``.
+    """Return the rule of an operator that passes an operand on if the other one is ``number``.
+
+    That is the second operand, or ``either``.
     """
 
     def _rule(node: gs.Node, constants: Constants) -> int | None:

@@ -58,9 +58,9 @@ def _magnitudes(sides: list[PerChannel]) -> Ranges:
     A head, which no pair scales on the side of its outputs, has too many of these for a table of them.
     """
     values = sides[0].constant.values
-    kept = {values.ndim + held.axis for held in sides} | {0 for held in sides if held.groups > 1}
-    others = tuple(axis for axis in range(values.ndim) if axis not in kept)
-    largest = np.maximum(values.max(others, keepdims=True), -values.min(others, keepdims=True))
+    channel_axes = {values.ndim + held.axis for held in sides} | {0 for held in sides if held.groups > 1}
+    reduced_axes = tuple(axis for axis in range(values.ndim) if axis not in channel_axes)
+    largest = np.maximum(values.max(reduced_axes, keepdims=True), -values.min(reduced_axes, keepdims=True))
     return largest.astype(np.float64)
 
 

@@ -85,10 +85,10 @@ def _listed(tensor: gs.Tensor) -> list[int | str | None] | None:
 
 
 def _fixed(
-    tensor: gs.Tensor, given: Sequence[int] | None, sizes: Mapping[str, int]
+    tensor: gs.Tensor, fixed_shape: Sequence[int] | None, sizes: Mapping[str, int]
 ) -> list[int | str | None] | None:
-    if given is not None:
-        return list(given)
+    if fixed_shape is not None:
+        return list(fixed_shape)
     shape = _listed(tensor)
     return None if shape is None else [sizes.get(d, d) if isinstance(d, str) else d for d in shape]
 

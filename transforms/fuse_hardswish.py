@@ -25,8 +25,8 @@ def fuse_hardswish(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exc
     """
     if not walk.reaches(graph, OPSET, __name__):
         return 0
-    kept = resolve(exclude, graph, nodes)
-    return fuse_form(graph, kept, _FORM, _hardswish)
+    excluded = resolve(exclude, graph, nodes)
+    return fuse_form(graph, excluded, _FORM, _hardswish)
 
 
 def find_hardswish(graph: gs.Graph, *, exclude: Exclusion = None) -> int:

@@ -57,10 +57,10 @@ def fuse_matmul(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclus
     if not walk.reaches(graph, OPSET, __name__):
         return 0
     constants, names, count = Constants(graph), walk.Names(graph), 0
-    kept, outputs = resolve(exclude, graph, nodes), walk.outputs(graph)
+    excluded, outputs = resolve(exclude, graph, nodes), walk.outputs(graph)
     for inner in walk.graphs(graph):
         fused = Replacements(inner)
-        for group in _groups(inner, constants, kept):
+        for group in _groups(inner, constants, excluded):
             _replace(fused, group, constants, names)
             fused.forget()
             release([member.weight for member in group], outputs)
@@ -148,12 +148,12 @@ def _replace(fused: Replacements, group: list[_Member], constants: Constants, na
 
 def _joined(sources: list[Weight | LazyValues | None], axis: int) -> Weight:
     """Return weights side by side, computed when needed if one of them takes no memory itself."""
-    parts = [source for source in sources if source is not None]
-    if not any(map(is_weightless, parts)):
-        return _join([load_values(part) for part in parts], axis)
-    shape = list(parts[0].shape)
-    shape[axis] = sum(part.shape[axis] for part in parts)
-    return Computed(shape, parts[0].dtype, lambda: _join([load_values(part) for part in parts], axis))
+    weights = [source for source in sources if source is not None]
+    if not any(map(is_weightless, weights)):
+        return _join([load_values(weight) for weight in weights], axis)
+    shape = list(weights[0].shape)
+    shape[axis] = sum(weight.shape[axis] for weight in weights)
+    return Computed(shape, weights[0].dtype, lambda: _join([load_values(weight) for weight in weights], axis))
 
 
 def _join(arrays: list[NDArray | None], axis: int) -> NDArray:

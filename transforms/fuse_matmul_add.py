@@ -36,9 +36,9 @@ def fuse_matmul_add(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Ex
     """
     if not walk.reaches(graph, OPSET, __name__):
         return 0
-    kept, outputs, count = resolve(exclude, graph, nodes), walk.outputs(graph), 0
+    excluded, outputs, count = resolve(exclude, graph, nodes), walk.outputs(graph), 0
     for inner in walk.graphs(graph):
-        inside, gone = {id(node) for node in inner.nodes if node not in kept}, list[gs.Node]()
+        inside, gone = {id(node) for node in inner.nodes if node not in excluded}, list[gs.Node]()
         for add in inner.nodes:
             for product, bias in _products(add, inside):
                 reason = _why_not(product, bias, outputs)

@@ -40,6 +40,6 @@ def insert_cast(
     (ValueError otherwise).
     """
     pair = cast_pair(dtype)
-    kept = resolve(exclude, graph, nodes)
-    plan = RoundingPlan(graph, pair.element, exclude=kept, round_before_relu=round_before_relu)
+    excluded = resolve(exclude, graph, nodes)
+    plan = RoundingPlan(graph, pair.element, exclude=excluded, round_before_relu=round_before_relu)
     return insert_rounding(graph, plan, pair, keep_io_types=keep_io_types)

@@ -83,7 +83,7 @@ def least_opset(scheme: Scheme) -> int:
     """Return the opset that the nodes of a scheme need, 13 for scales per channel or Cast to bfloat16."""
     bits = (int(fmt.bits) for fmt in scheme.named_formats if fmt.is_integer)
     blocks = WIDE_OPSET if scheme.block_size else 13
-    return 13 if scheme.qdq_domain else max((blocks, *(_OPSETS.get(one, 13) for one in bits)))
+    return 13 if scheme.qdq_domain else max((blocks, *(_OPSETS.get(width, 13) for width in bits)))
 
 
 def raise_opset(graph: gs.Graph, scheme: Scheme | str) -> int:
@@ -199,7 +199,7 @@ def _corrected_biases(
     """Return corrected biases by node and index of the input, if the scheme wants them."""
     if plan.scheme.correct_biases is not True or ranges is None:
         return {}
-    means, found = ranges.means(corrected_inputs(plan)), {}
+    means, biases = ranges.means(corrected_inputs(plan)), {}
     steps = {(id(node), index): site.steps[-1] for node, index, site in each_use(plan)}
     for node, index in correctable(plan):
         weight, bias, step = node.inputs[1], node.inputs[index], steps[id(node), 1]
@@ -207,5 +207,5 @@ def _corrected_biases(
         error = rounded(values, step, parameters.of(weight, step)) - values
         new = corrected(node, np.asarray(bias.values), error, means)
         if new is not None:
-            found[id(node), index] = gs.Constant(bias.name, new)
-    return found
+            biases[id(node), index] = gs.Constant(bias.name, new)
+    return biases

@@ -1,4 +1,4 @@
-"""Take the quantizations around a node away, so that a runtime computes it in float."""
+"""Remove the quantizations around a node, so that a runtime computes it in float."""
 
 from __future__ import annotations
 
@@ -12,30 +12,34 @@ from transforms.remove_qdq import clipped
 
 
 def leave_float(graph: gs.Graph, output: str) -> int:
-    """Remove pairs of QuantizeLinear and DequantizeLinear at the node that makes ``output``.
+    """Remove pairs of QuantizeLinear and DequantizeLinear at the producer of ``output``.
 
-    Returns how many tensors are float now. A kernel for integers needs quantized numbers on both sides: what
-    the node makes is left in float, or, if that is not a quantized tensor already, what it reads. Stored
-    weights keep their format, and a Clip cuts off what the quantization did: a Relu may be part of it. Does
-    nothing to pairs of which an output of the graph is one end, for a node in a body, and if no node makes a
-    tensor of that name.
+    Returns how many tensors became float. An integer kernel needs quantized inputs and outputs: the outputs
+    of the node are left in float, or, if none was quantized, its inputs. Stored weights keep their format,
+    and a Clip to the range of the integers replaces a quantization, since a Relu may be part of it. Does
+    nothing to pairs with an output of the graph at one end, for a node in a body, and if no node has an
+    output of that name.
     """
     walk.check_graph(graph)
-    node = next((one for one in graph.nodes if any(t.name == output for t in one.outputs)), None)
+    node = next((node for node in graph.nodes if any(t.name == output for t in node.outputs)), None)
     if node is None:
         return 0
     ends = walk.outputs(graph)
-    made = sum(_open_after(graph, tensor, ends) for tensor in list(node.outputs))
-    return made or sum(_open_before(graph, tensor, ends) for tensor in list(node.inputs))
+    count = sum(_open_after(graph, tensor, ends) for tensor in list(node.outputs))
+    return count or sum(_open_before(graph, tensor, ends) for tensor in list(node.inputs))
 
 
 def _open_after(graph: gs.Graph, tensor: gs.Tensor, ends: set[int]) -> int:
-    """Give the float tensor to the consumers of what is dequantized of it."""
+    """Let the consumers of a dequantized tensor read the float tensor instead."""
     quantizes = [node for node, place in walk.uses(tensor) if node.op == QUANTIZE_LINEAR and place == 0]
     changed = False
     for quantize in quantizes:
         consumers = [node for node, place in walk.uses(quantize.outputs[0]) if place == 0]
-        idle = [one for one in consumers if one.op == DEQUANTIZE_LINEAR and id(one.outputs[0]) not in ends]
+        idle = [
+            consumer
+            for consumer in consumers
+            if consumer.op == DEQUANTIZE_LINEAR and id(consumer.outputs[0]) not in ends
+        ]
         if idle:
             source = clipped(graph, quantize, Constants(graph), walk.Names(graph))
             for node in idle:

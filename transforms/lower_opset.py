@@ -1,7 +1,7 @@
 """Lowering the version of the standard operator set without changing the meaning of a node.
 
-A definition that only took more element types, or got attributes whose defaults are the old meaning, has the
-older one as a part of it. A node that keeps to that part means the same in the older opset.
+A definition that only gained element types, or attributes whose defaults preserve the old meaning, includes
+the older one. A node that uses only this common part means the same in the older opset.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NEW_VALUES: Mapping[tuple[str, str], Mapping[str, int]] = {
     ("ScatterElements", "reduction"): {"max": 18, "min": 18},
     ("ScatterND", "reduction"): {"max": 18, "min": 18},
 }
-"""Values of attributes that an opset added without another signature."""
+"""Values of attributes that an opset added without changing the signature."""
 
 Attributes = dict[str, Any]
 
@@ -47,11 +47,11 @@ Attributes = dict[str, Any]
 def lower_opset(graph: gs.Graph, version: int) -> int:
     """Lower the graph to an opset; return 1 if it changed, 0 if its opset is not higher.
 
-    A node stays as it is if its operator's older definition says the same of it: newer attributes with the
-    old meaning are left out, axes of reductions and equal parts of a Split become attributes again. Nothing
-    is put in place of an operator that is newer. Raises ModelError naming operator, node and opset for any
-    other node, with the graph unchanged, for an opset below 13, and if the lowered model differs from the
-    original on random input.
+    A node is kept if the older definition of its operator gives it the same meaning: newer attributes with
+    the old meaning are removed, and axes of reductions and equal parts of a Split become attributes again.
+    Newer operators are not replaced. Raises ModelError naming operator, node and opset for any other node,
+    with the graph unchanged, for an opset below 13, and if the lowered model differs from the original on
+    random input.
     """
     walk.check_graph(graph)
     if graph.opset <= version:
@@ -85,13 +85,13 @@ def _light(graph: gs.Graph) -> tuple[onnx.ModelProto, dict]:
 
 
 class _CannotLowerError(ValueError):
-    """A node has no equal in the older opset."""
+    """A node has no equivalent in the older opset."""
 
 
 def _lowered(node: gs.Node, before: int, after: int, constants: Constants) -> tuple[Attributes, int]:
     """Return the attributes of a node in an older opset, and how many of its inputs it keeps.
 
-    Raises _CannotLowerError with the reason, without the name of the node, if it has no equal there.
+    Raises _CannotLowerError with the reason, without the name of the node, if it has no equivalent there.
     """
     old, new = definition(node.op, after), definition(node.op, before)
     if new is None:
@@ -121,7 +121,7 @@ def _lowered(node: gs.Node, before: int, after: int, constants: Constants) -> tu
 
 
 def _with_axes(node: gs.Node, attributes: Attributes, constants: Constants) -> Attributes:
-    """Return the attributes of a reduction whose axes are an attribute."""
+    """Return the attributes of a reduction with its axes as an attribute."""
     left_out = len(node.inputs) < 2 or node.inputs[1].is_empty()
     axes = () if left_out else constants.integers(node.inputs[1])
     if axes is None:
@@ -135,7 +135,7 @@ def _with_axes(node: gs.Node, attributes: Attributes, constants: Constants) -> A
 
 
 def _without_count(node: gs.Node, attributes: Attributes) -> Attributes:
-    """Return the attributes of a Split into equal parts; others have their sizes as an input."""
+    """Return the attributes of a Split into equal parts without their number; one with sizes is unchanged."""
     if "num_outputs" not in attributes:
         return attributes
     shape, axis = node.inputs[0].shape, int(attributes.get("axis", 0))
@@ -146,21 +146,23 @@ def _without_count(node: gs.Node, attributes: Attributes) -> Attributes:
 
 
 def _of_old(attributes: Attributes, old: onnx.defs.OpSchema, new: onnx.defs.OpSchema) -> Attributes:
-    """Leave out attributes that are new and have the old meaning; refuse other values of them."""
-    kept: Attributes = {}
+    """Remove new attributes with values that preserve the old meaning; refuse other values."""
+    older: Attributes = {}
     for name, value in attributes.items():
         if name in old.attributes:
-            kept[name] = value
+            older[name] = value
             continue
-        known = new.attributes.get(name)
+        declared = new.attributes.get(name)
         default = (
-            onnx.helper.get_attribute_value(known.default_value) if known and not known.required else None
+            onnx.helper.get_attribute_value(declared.default_value)
+            if declared and not declared.required
+            else None
         )
         plain = default.decode() if isinstance(default, bytes) else default
         comparable = plain is not None and not isinstance(value, gs.Tensor | gs.Graph)
         if not comparable or not np.array_equal(np.asarray(value), np.asarray(plain)):
             raise _CannotLowerError(f"its attribute {name} = {value!r} is newer")
-    return kept
+    return older
 
 
 def _refuse_inputs(inputs: list[gs.Tensor], old: onnx.defs.OpSchema) -> None:
@@ -168,7 +170,7 @@ def _refuse_inputs(inputs: list[gs.Tensor], old: onnx.defs.OpSchema) -> None:
     if filled and filled[-1] >= old.max_input:
         raise _CannotLowerError(f"its input {filled[-1]} is newer")
     single = onnx.defs.OpSchema.FormalParameterOption.Single
-    missing = [i for i, one in enumerate(old.inputs) if one.option == single and i not in filled]
+    missing = [i for i, parameter in enumerate(old.inputs) if parameter.option == single and i not in filled]
     if missing:
         raise _CannotLowerError(f"its input {missing[0]} could not be left out")
 

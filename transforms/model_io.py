@@ -169,7 +169,7 @@ def bytes_written(
 ) -> int:
     """Return the most bytes that the files may take which :func:`save` writes with these arguments."""
     light, weights = _completed(exported or export(graph), metadata or {}, functions)
-    inside = light.ByteSize() + sum(stored_bytes(one) + _HEADER for one in weights.values())
+    inside = light.ByteSize() + sum(stored_bytes(weight) + _HEADER for weight in weights.values())
     beside = external_data or inside > PROTOBUF_LIMIT
     return inside + beside * len(weights) * (_ALIGNMENT + _REFERENCE)
 

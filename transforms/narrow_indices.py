@@ -27,9 +27,11 @@ def narrow_indices(graph: gs.Graph) -> int:
     walk.check_graph(graph)
     owners, ends = walk.constant_owners(graph), walk.ends(graph)
     names, insertions = walk.Names(graph), Insertions()
-    found = [t for t in walk.constants(graph) if _is_wide(t) and id(t) not in ends and not _is_on_grid(t)]
+    candidates = [
+        t for t in walk.constants(graph) if _is_wide(t) and id(t) not in ends and not _is_on_grid(t)
+    ]
     count = 0
-    for tensor in found:
+    for tensor in candidates:
         values = load(tensor)
         narrow = _narrowest(values)
         if narrow is None:

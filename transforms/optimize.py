@@ -70,8 +70,8 @@ def optimize(
         if node.op == "GroupNormalization" and not node.domain:
             raise ModelError(f"ONNX Runtime would take the GroupNormalization '{label_of(node)}' to pieces")
     before, names = sum(1 for _ in walk.nodes(graph)), walk.Names(graph)
-    kept = resolve(exclude, graph, nodes)
-    outputs = (tensor for node in graph.nodes if node in kept for tensor in node.outputs)
+    excluded = resolve(exclude, graph, nodes)
+    outputs = (tensor for node in graph.nodes if node in excluded for tensor in node.outputs)
     pinned = [t for t in outputs if dtypes.element_type(t) is not None and not walk.is_output(t, graph)]
 
     def _hide(tensor: gs.Constant) -> bool:
@@ -86,22 +86,25 @@ def optimize(
 
     proto_pass.apply(graph, _change, hide=_hide, pin=pinned)
     if not keep_tied:
-        _untie(graph, kept)
+        _untie(graph, excluded)
     after = sum(1 for _ in walk.nodes(graph))
     log.debug("optimized: %d nodes -> %d", before, after)
     return abs(before - after)
 
 
-def _untie(graph: gs.Graph, kept: NodeSet) -> None:
+def _untie(graph: gs.Graph, excluded: NodeSet) -> None:
     """Fold the Transposes of tied tables, which the runtime would hold several copies of meanwhile."""
     tables = [tensor for tensor in walk.constants(graph) if is_tied(tensor)]
     turns = {
-        id(node) for table in tables for node in table.outputs if _is_turn(node, table) and node not in kept
+        id(node)
+        for table in tables
+        for node in table.outputs
+        if _is_turn(node, table) and node not in excluded
     }
     for owner in walk.graphs(graph):
-        own = [n for n in owner.nodes if id(n) in turns and not walk.is_output(n.outputs[0], graph)]
-        ends = [(node.inputs[0], node.outputs[0]) for node in own]
-        drop(owner, own)
+        transposes = [n for n in owner.nodes if id(n) in turns and not walk.is_output(n.outputs[0], graph)]
+        ends = [(node.inputs[0], node.outputs[0]) for node in transposes]
+        drop(owner, transposes)
         for table, turned in ends:
             become_constant(turned, derived(table._values, _turned, table.dtype, table.shape[::-1]))
 

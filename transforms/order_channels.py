@@ -1,4 +1,4 @@
-"""Channels in an order in which large weights do not meet as neighbours of a sum."""
+"""An order of channels in which large weights are not adjacent terms of a sum."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from transforms.graph.selection import Choice, Exclusion, resolve
 
 _HIGHEST = 127
 _GROWN = 1.2
-"""Factor of scales at which pairs are counted as too wide: what bounded pairs let them grow by in the mean
+"""Factor of scales at which pairs count as too wide: the average growth of scales with bounded pairs
 (:func:`ops.pair_sums.paired_scale`)."""
 
 _MOST = 1 << 24
-"""Numbers of a layer that are compared with those of other channels: of larger layers, some outputs are."""
+"""The most weights of a layer that are compared between channels: of larger layers, only some outputs."""
 
 _TOGETHER = 1 << 10
-"""Channels among which pairs are exchanged: their costs are a square matrix."""
+"""Channels among which pairs are exchanged; their costs form a square matrix of this size."""
 
 _LEAST_GAIN = 0.9
-"""Of the cost of an order, from which on another one is not worth a change."""
+"""Fraction of the cost that a new order has to stay below to be worth a change."""
 
 
 def order_channels(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None) -> int:
@@ -35,38 +35,38 @@ def order_channels(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exc
     (:mod:`ops.pair_sums`). Channels of pairs are exchanged as long as that lowers the cost: over the pairs of
     weights v and w in all layers that read the channels, the sum of (abs(v + w) - 128 s)^2 where abs(v + w)
     is larger, with the scale s of each output. The outputs of the model stay the same, up to the order of
-    sums; what lies between layers has its channels in another order. A second run changes nothing.
+    sums; tensors between the layers have their channels in another order. A second run changes nothing.
 
     Does nothing to groups of channels that :func:`transforms.channels.channel_groups.channel_groups` leaves
-    out, to an odd number of channels, and to layers whose kernels do not add in pairs. Of many channels,
-    1,024 neighbours at a time are put in order.
+    out, to an odd number of channels, and to layers whose kernels do not add in pairs. More channels are
+    ordered in runs of 1,024 adjacent ones.
     """
     groups = channel_groups(graph, resolve(exclude, graph, nodes))
     return sum(_reorder(group) for group in groups if group.channels % 2 == 0)
 
 
 def _reorder(group: ChannelGroup) -> bool:
-    """Put the channels of a group in a better order; return whether there is one."""
+    """Permute the channels of a group to a better order; return whether there is one."""
     firsts = range(0, group.channels, _TOGETHER)
-    parts = [slice(first, min(first + _TOGETHER, group.channels)) for first in firsts]
-    costs = [np.zeros((part.stop - part.start,) * 2) for part in parts]
+    slices = [slice(first, min(first + _TOGETHER, group.channels)) for first in firsts]
+    costs = [np.zeros((channels.stop - channels.start,) * 2) for channels in slices]
     for held in group.consuming:
         weights = _by_channel(held)
         limits = LARGEST_PAIR * _GROWN / _HIGHEST * np.abs(weights).max((0, 2), keepdims=True)
-        for part, total in zip(parts, costs, strict=True):
-            total += _costs(weights[part], limits)
+        for channels, total in zip(slices, costs, strict=True):
+            total += _costs(weights[channels], limits)
     before = [np.arange(len(total)).reshape(-1, 2) for total in costs]
     after = [_exchanged(total, pairs) for total, pairs in zip(costs, before, strict=True)]
     had, has = (sum(map(_cost, costs, pairs)) for pairs in (before, after))
     if not has < _LEAST_GAIN * had:
         return False
-    order = [part.start + pairs.reshape(-1) for part, pairs in zip(parts, after, strict=True)]
+    order = [channels.start + pairs.reshape(-1) for channels, pairs in zip(slices, after, strict=True)]
     group.permute(np.concatenate(order))
     return True
 
 
 def _by_channel(held: PerChannel) -> Float32Array:
-    """Return the weights of a layer as [channels, outputs, places], or those of some outputs."""
+    """Return the weights of a layer as [channels, outputs, positions], for some outputs of a large one."""
     weight = held.rows(np.asarray(load(held.constant), np.float32))
     by_output = weight.reshape(*weight.shape[:2], -1)
     step = -(-by_output.shape[1] // max(1, _MOST // (by_output[:, 0].size * len(by_output))))
@@ -74,13 +74,13 @@ def _by_channel(held: PerChannel) -> Float32Array:
 
 
 def _costs(weights: Float32Array, limits: Float32Array) -> Float64Array:
-    """Return what each pair of channels costs in a layer with weights [channels, outputs, places].
+    """Return the cost of each pair of channels in a layer with weights [channels, outputs, positions].
 
-    ``limits``: sums that cost nothing, [1, outputs, 1].
+    ``limits``: the largest sums without cost, [1, outputs, 1].
     """
     costs = np.zeros((len(weights), len(weights)))
-    for place, own in enumerate(weights):
-        beyond = np.abs(own + weights[place:]) - limits
+    for place, weight in enumerate(weights):
+        beyond = np.abs(weight + weights[place:]) - limits
         costs[place, place:] = np.square(np.maximum(beyond, 0), dtype=np.float64).sum((1, 2))
     return costs + costs.T
 
@@ -90,19 +90,19 @@ def _cost(costs: Float64Array, pairs: NDArray[np.int64]) -> float:
 
 
 def _exchanged(costs: Float64Array, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return pairs of which no two cost less after an exchange of one channel each (2-opt)."""
+    """Return pairs that no exchange of two channels between two pairs improves (2-opt)."""
     pairs, changed = pairs.copy(), True
     while changed:
         changed = False
         for place, (first, second) in enumerate(pairs):
-            others = pairs.T
-            now = costs[first, second] + costs[others[0], others[1]]
-            swaps = [costs[first, others[i]] + costs[second, others[1 - i]] for i in (0, 1)]
+            columns = pairs.T
+            now = costs[first, second] + costs[columns[0], columns[1]]
+            swaps = [costs[first, columns[i]] + costs[second, columns[1 - i]] for i in (0, 1)]
             gains = now - np.array(swaps)
             gains[:, place] = 0
             which, other = np.unravel_index(gains.argmax(), gains.shape)
             if gains[which, other] > 1e-9 * now[other]:
-                one, two = pairs[other][which], pairs[other][1 - which]
-                pairs[place], pairs[other] = (first, one), (second, two)
+                partner, left_over = pairs[other][which], pairs[other][1 - which]
+                pairs[place], pairs[other] = (first, partner), (second, left_over)
                 changed = True
     return pairs

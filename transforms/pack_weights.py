@@ -25,12 +25,12 @@ from transforms.plan.quant_spec import block_axis
 from transforms.scheme.sources import recorded_scheme
 
 _LOG = logging.getLogger(__name__)
-_OF_A_CALL = 400  # bytes that a node takes, about
+_OF_A_CALL = 400  # approximate bytes of a node
 
 
 @dataclass
 class PackedWeights:
-    """What was packed: weights by format, their elements, bytes before and after; and how many were not."""
+    """Packed weights by format, their elements, and bytes before and after; unpacked ones by reason."""
 
     formats: Counter[str] = field(default_factory=Counter)
     elements: int = 0
@@ -47,14 +47,14 @@ def pack_weights(
 
     A weight becomes the output of a node, a call of a function in ONNX's own operators that decodes it to
     the same bits (:mod:`transforms.features.packed.unpackers`); runtimes fold it when a session is created.
-    The last step before a model is saved: every rewrite that looks at weights comes before, and
-    ``model_io.load`` gives the numbers back. ``formats`` are tried, by default those of the model's scheme
-    and of its nodes, or those of the table if it has none, with blocks along the axes by which nodes read the
-    weight. ``done`` is filled with what was packed, and what was not and why.
+    This is the last step before a model is saved: rewrites that read weights have to come before it;
+    ``model_io.load`` restores the numbers. ``formats`` are tried, by default those of the model's scheme and
+    of its nodes, or those of the table if there are none, with blocks along the axes in which nodes read the
+    weight. ``done`` is filled with what was packed, and with the reasons for what was not.
 
-    Does nothing to weights that are on no grid (those that nodes round in every run, too), integers, which
-    are stored in their bits already, other float types, formats with more than 8 bits an element, inputs,
-    outputs, and weights that packing would not make smaller. Raises ModelError below opset 13.
+    Does nothing to weights that lie on no grid (including those that nodes round in every run), integers,
+    which are already stored in their bits, other float types, formats with more than 8 bits per element,
+    inputs, outputs, and weights that packing would not make smaller. Raises ModelError below opset 13.
     """
     walk.check_graph(graph)
     summary = PackedWeights() if done is None else done
@@ -93,17 +93,19 @@ def pack_weights(
 
 
 def _formats_of(graph: gs.Graph) -> Sequence[Format]:
-    """Return the block formats of a model's scheme and of its nodes, those of the table if it has none."""
+    """Return the block formats of a model's scheme and nodes, or those of the table if there are none."""
     scheme = recorded_scheme(graph)
-    own = [fmt for node in walk.nodes(graph) if (fmt := block_format_of(node))]
-    found = [fmt for fmt in (*(scheme.named_formats if scheme else ()), *own) if fmt.block > 1]
-    return list({fmt.name: fmt for fmt in found}.values()) or list(FORMATS.values())
+    node_formats = [fmt for node in walk.nodes(graph) if (fmt := block_format_of(node))]
+    block_formats = [
+        fmt for fmt in (*(scheme.named_formats if scheme else ()), *node_formats) if fmt.block > 1
+    ]
+    return list({fmt.name: fmt for fmt in block_formats}.values()) or list(FORMATS.values())
 
 
 def _pack(
     tensor: gs.Constant, candidates: Sequence[Format], last: LastEncoded, least_in_lanes: int
 ) -> tuple[PackedConstant | None, str]:
-    """Return a weight in codes, or None and why not."""
+    """Return a packed weight and "", or None and the reason."""
     source: Weight = tensor._values
     if not source.shape or source.nbytes < _OF_A_CALL:
         return None, "too small"
@@ -122,10 +124,10 @@ def _pack(
 
 
 def _call(tensor: gs.Constant, packed: PackedConstant, names: walk.Names) -> gs.Node:
-    """Return the node that decodes a weight, which then makes the tensor's name."""
-    inputs = [constant(names.derive(tensor.name, what), values) for what, values in packed.inputs.items()]
-    made = gs.Variable(tensor.name, np.dtype(np.float32), list(tensor.shape))
-    walk.redirect(tensor, made)
+    """Return the node that decodes a weight; its output takes the name of the weight."""
+    inputs = [constant(names.derive(tensor.name, suffix), values) for suffix, values in packed.inputs.items()]
+    decoded = gs.Variable(tensor.name, np.dtype(np.float32), list(tensor.shape))
+    walk.redirect(tensor, decoded)
     tensor.values = np.empty(0, np.float32)  # unused: free its memory
     name = names.derive(tensor.name, "unpack")
-    return gs.Node(packed.op, name, dict(packed.attributes), inputs, [made], domain=DOMAIN)
+    return gs.Node(packed.op, name, dict(packed.attributes), inputs, [decoded], domain=DOMAIN)

@@ -1,9 +1,9 @@
 """Split biases that hold masks: the ordinary numbers stay, an Add after the layer applies the mask.
 
-A class or a token that may never come has a bias of -inf or -1e9. As an int32 such a number asks for a scale
-that rounds all weights to 0, and it sets the range of what the layer makes. An Add of it is computed in
-float, as that of any mask is (:mod:`transforms.plan.float_only_nodes`), and what is before has the range of
-the other numbers.
+A class or token that must never be predicted has a bias of -inf or -1e9. As an int32 such a number would need
+a scale that rounds all weights to 0, and it sets the range of the layer's output. An Add of it is computed in
+float, like that of any mask (:mod:`transforms.plan.float_only_nodes`), and the tensor before it has the range
+of the other numbers.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 
 
 def part_biases(graph: gs.Graph, is_wanted: Callable[[gs.Node], bool]) -> int:
-    """Take masks out of the constant biases of layers of the outermost graph; return out of how many.
+    """Move masks out of the constant biases of layers of the outermost graph; return the number of biases.
 
     Layers are those of which ``is_wanted`` is true. The bias keeps 0 in the place of a mask, and the result
-    of the layer keeps its name: the Add makes it. Masks are infinities, numbers that leave no fraction of
-    what they are added to, and those from 10000 on beside smaller ones. Does nothing to a bias whose
-    numbers all are of one kind, such as the offset of a price, nor below rank 2 of what a convolution
-    makes.
+    of the layer keeps its name as the output of the Add. Masks are infinities, numbers so large that the sum
+    loses all fractions, and those from 10000 on among smaller ones. Does nothing to a bias whose numbers are
+    all of one kind, such as the offset of a price, nor to a convolution of unknown rank.
     """
     walk.check_graph(graph)
     masked_layers = [node for node in graph.nodes if _has_masks(node) and is_wanted(node)]
@@ -58,7 +57,7 @@ def _has_masks(node: gs.Node) -> bool:
 
 
 def _as_added(node: gs.Node, masks: NDArray[np.float32]) -> NDArray[np.float32] | None:
-    """Return masks as they are added to what a layer makes; None if its rank is not known."""
+    """Return masks in the shape to add to a layer's output; None if its rank is not known."""
     if node.op not in _CONVOLUTIONS:
         beta = np.float32(node.attrs.get("beta", 1.0))
         with np.errstate(over="ignore"):  # as the layer overflows
@@ -68,9 +67,9 @@ def _as_added(node: gs.Node, masks: NDArray[np.float32]) -> NDArray[np.float32] 
 
 
 def _mask(node: gs.Node, masks: NDArray[np.float32], name: str, names: walk.Names) -> gs.Node:
-    """Return the Add that makes what a layer made, of what the layer makes from now on."""
-    (made,) = node.outputs
-    plain = dtypes.variable(names.derive(made.name, "unmasked"), dtypes.FLOAT, made)
-    walk.replace_output(node, made, plain)
+    """Return the Add of the masks; it takes over the output of the layer, which gets a new one."""
+    (output,) = node.outputs
+    plain = dtypes.variable(names.derive(output.name, "unmasked"), dtypes.FLOAT, output)
+    walk.replace_output(node, output, plain)
     constant = gs.Constant(names.derive(name, "masks"), masks)
-    return gs.Node("Add", names.derive(made.name, "mask"), inputs=[plain, constant], outputs=[made])
+    return gs.Node("Add", names.derive(output.name, "mask"), inputs=[plain, constant], outputs=[output])

@@ -1,4 +1,4 @@
-"""Rounding to bfloat16 written as Casts, which every runtime knows, in place of our own operators."""
+"""Rounding to bfloat16 written as Casts, which every runtime supports, instead of our own operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transforms.graph.rewire import detach, forget_domains
 from transforms.plan.rounding_plan import is_neutral
 
 OPSET = 13
-"""The first in which Cast makes bfloat16."""
+"""First opset in which Cast supports bfloat16."""
 
 _TYPES = (dtypes.FLOAT, dtypes.BFLOAT16), (dtypes.BFLOAT16, dtypes.FLOAT)
 _TARGETS = dict(zip(EXTENDED, _TYPES, strict=True))
@@ -19,22 +19,22 @@ _DOMAINS = (ops.DOMAIN, ops.AMD_DOMAIN)
 
 
 def qdq_to_cast(graph: gs.Graph) -> int:
-    """Replace each ExtendedQuantizeLinear and ExtendedDequantizeLinear of type bfloat16 whose scale is 1 and
-    whose zero point is 0 by a Cast, in all bodies; return how many were.
+    """Replace extended quantization nodes that only round to bfloat16 by Casts; return how many.
 
-    Every number stays the same bit for bit: both round half to even, overflow to infinity, and keep NaN and
-    subnormals. The import of a domain of which no node is left is dropped. Does nothing to float16, where the
-    operator saturates and a Cast overflows, to other types, scales and zero points, and where one of those is
-    computed. Raises ValueError below opset 13, whose Cast does not make bfloat16.
+    These are ExtendedQuantizeLinear and ExtendedDequantizeLinear of type bfloat16 with scale 1 and zero point
+    0, also in bodies. Every number stays the same bit for bit: both round half to even, overflow to infinity,
+    and keep NaN and subnormals. Domains without nodes are no longer imported. Does nothing to float16, where
+    the operator saturates and a Cast overflows, to other types, scales and zero points, and to computed ones.
+    Raises ValueError below opset 13, the first in which Cast supports bfloat16.
     """
-    found = {id(node) for node in walk.nodes(graph) if _is_rounding(node)}
-    if found and graph.opset < OPSET:
+    roundings = {id(node) for node in walk.nodes(graph) if _is_rounding(node)}
+    if roundings and graph.opset < OPSET:
         raise ValueError(f"Cast makes bfloat16 from opset {OPSET} on, the model has {graph.opset}")
     for inner in walk.graphs(graph):
-        inner.nodes = [_cast(node) if id(node) in found else node for node in inner.nodes]
-    if found:
+        inner.nodes = [_cast(node) if id(node) in roundings else node for node in inner.nodes]
+    if roundings:
         forget_domains(graph, set(_DOMAINS))
-    return len(found)
+    return len(roundings)
 
 
 def _is_rounding(node: gs.Node) -> bool:

@@ -59,8 +59,8 @@ class Cache:
     def channels(self) -> tuple[int, ...]:
         """The axes that scales belong to."""
         shape = self.past.shape
-        _, *others = (axis for axis in range(len(shape)) if axis != self.tokens)
-        return tuple(axis for axis in others if isinstance(shape[axis], int))
+        _, *further_axes = (axis for axis in range(len(shape)) if axis != self.tokens)
+        return tuple(axis for axis in further_axes if isinstance(shape[axis], int))
 
     @property
     def is_of_keys(self) -> bool:

@@ -1,4 +1,4 @@
-"""Weights of recurrent operators stored in integers, read through nodes that runtimes fold."""
+"""Weights of recurrent operators stored as integers, decoded by nodes that runtimes fold."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def quantize_recurrent(
 ) -> int:
     """Store W and R of each LSTM, GRU and RNN in integers; return how many weights.
 
-    In bodies, too. Each row of each gate and direction has a scale, or each block of a row. Layers compute in
-    float: ONNX Runtime folds the Cast and the Mul that read the integers, and a step takes the same time.
-    For a ``target`` that is a compiler a DequantizeLinear reads them. Biases, peepholes and states stay
-    float. Does nothing to weights that are computed, and to those of ``exclude``.
-    :func:`transforms.write_dynamic_lstm.write_dynamic_lstm` comes after it. A plan stores them, too, in the
-    format that its scheme has for weights.
+    Also in bodies. Each row of each gate and direction has a scale, or each block of a row. Layers compute in
+    float: ONNX Runtime folds the Cast and the Mul that decode the integers, so a step takes the same time.
+    For a ``target`` that is a compiler, a DequantizeLinear decodes them. Biases, peepholes and states stay
+    float. Does nothing to computed weights, and to those of ``exclude``.
+    :func:`transforms.write_dynamic_lstm.write_dynamic_lstm` can follow. A plan also stores these weights, in
+    the weight format of its scheme.
 
     Raises ValueError for an unknown ``dtype``.
     """
     scheme = Scheme(activation=FLOAT32, weight=dtype, block_size=block_size, target=target)
-    kept = resolve(exclude, graph, nodes)
-    others = NodeSet(node for node in walk.nodes(graph) if not is_recurrent(node) or node in kept)
+    excluded = resolve(exclude, graph, nodes)
+    left_out = NodeSet(node for node in walk.nodes(graph) if not is_recurrent(node) or node in excluded)
     raise_opset(graph, scheme)
-    return insert_qdq(QuantizationPlan(graph, scheme, Targets(others, (), {})))
+    return insert_qdq(QuantizationPlan(graph, scheme, Targets(left_out, (), {})))

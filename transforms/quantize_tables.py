@@ -1,7 +1,7 @@
-"""Embeddings stored in int8 by ONNX's own operators, once for lookups and for the product that shares them.
+"""Embeddings stored in int8 with ONNX's own operators, once for lookups and the product that shares them.
 
-Rounding commutes with reading rows: a Gather reads integers, and what it has read is dequantized. Each row
-has a scale of its own, unless a layer multiplies by the same integers: then the scales are that layer's.
+Rounding commutes with reading rows: a Gather reads integers, and its output is dequantized. Each row has its
+own scale, unless a layer multiplies by the same integers: then the scales of the layer are used.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _INPUTS = 3  # of a DequantizeLinear as plans write it
 def quantize_tables(
     graph: gs.Graph, tables: Sequence[gs.Constant], memory: WeightMemory | None = None
 ) -> int:
-    """Store float32 tables in int8, symmetric; return how many. Comes after layers are quantized.
+    """Store float32 tables in int8, symmetric; return how many. Run it after layers are quantized.
 
-    Does nothing for a table that more than Gathers of rows read, or that is an output of a graph. Where a
-    DequantizeLinear reads the table's rounding, as it is or transposed, with one scale for all of it or one
-    for each row, both read one constant. A table of less than 64 KiB is stored only so. ``memory``: of
-    several rewrites of copies of one graph.
+    Does nothing for a table with consumers other than Gathers of rows, or that is an output of a graph. If a
+    DequantizeLinear already reads the rounded table, as it is or transposed, with one scale or one for each
+    row, both share one constant. A table of less than 64 KiB is stored only in this case. ``memory`` is
+    shared by several rewrites of copies of one graph.
     """
     outputs = walk.outputs(graph)
-    found = [table for table in tables if id(table) not in outputs and _is_read_by_rows(table)]
-    writer = _Writer(graph, memory or WeightMemory()) if found else None
+    lookup_tables = [table for table in tables if id(table) not in outputs and _is_read_by_rows(table)]
+    writer = _Writer(graph, memory or WeightMemory()) if lookup_tables else None
     if writer is None:
         return 0
-    count = sum(writer.store(table) for table in found)
+    count = sum(writer.store(table) for table in lookup_tables)
     writer.place()
     return count
 
@@ -58,11 +58,11 @@ class _Writer:
         self._layers = [node for node in walk.nodes(graph) if _is_of_layer(node)]
 
     def place(self) -> None:
-        """Put all nodes in their places."""
+        """Insert all new nodes into their graphs."""
         self._insertions.place(self._graph)
 
     def store(self, table: gs.Constant) -> bool:
-        """Let lookups read integers, those of a layer if they are the same; return whether they do."""
+        """Let lookups read integers, shared with a layer if equal; return whether the table was stored."""
         lookups = list({id(node): node for node in table.outputs}.values())
         shared = self._shared(table)
         if shared is None and stored_bytes(table._values) < LARGE:
@@ -74,7 +74,7 @@ class _Writer:
             node.name, node.inputs[0] = self._names.derive(name, "rows"), stored
             walk.replace_output(node, target, numbers)
             nodes = self._dequantize(numbers, scale, node.inputs[1], target)
-            nodes[-1].name = name  # it makes what the lookup made
+            nodes[-1].name = name  # it has the output of the lookup
             self._insertions.add(self._owners[id(node)], node, nodes)
         table.values = np.empty(0, np.float32)
         return True
@@ -82,19 +82,19 @@ class _Writer:
     def _dequantize(
         self, numbers: gs.Tensor, scale: gs.Constant, indices: gs.Tensor, target: gs.Tensor
     ) -> list[gs.Node]:
-        """Return nodes that multiply rows by their scales, which DequantizeLinear has for one axis."""
+        """Return nodes that multiply rows by their scales; DequantizeLinear supports only one axis."""
         floats = self._variable(target, "integers", np.float32, target.shape)
         cast = self._node("Cast", [numbers], floats, to=dtypes.FLOAT)
         if scale.values.size == 1:
             return [cast, self._node("Mul", [floats, scale], target)]
-        known = None if indices.shape is None else list(indices.shape)
-        own = self._variable(target, "scale", np.float32, known)
-        column = self._variable(target, "scales", np.float32, None if known is None else [*known, 1])
+        shape = None if indices.shape is None else list(indices.shape)
+        row_scale = self._variable(target, "scale", np.float32, shape)
+        column = self._variable(target, "scales", np.float32, None if shape is None else [*shape, 1])
         last = gs.Constant(self._names.derive(target.name, "axis"), np.array([-1], np.int64))
         return [
             cast,
-            self._node("Gather", [scale, indices], own, axis=0),
-            self._node("Unsqueeze", [own, last], column),
+            self._node("Gather", [scale, indices], row_scale, axis=0),
+            self._node("Unsqueeze", [row_scale, last], column),
             self._node("Mul", [floats, column], target),
         ]
 
@@ -113,7 +113,7 @@ class _Writer:
         return constant(names[0], stored), gs.Constant(names[1], scale)
 
     def _shared(self, table: gs.Constant) -> tuple[gs.Constant, gs.Constant] | None:
-        """Return integers of a layer as rows of a table, and the layer's scale or scales."""
+        """Return the integers of a layer as rows of a table, and the layer's scales, or None."""
         for layer in self._layers:
             stored, scale = layer.inputs[:2]
             if _rounds(layer, table, is_turned=False):
@@ -138,7 +138,7 @@ class _Writer:
 
 
 def _is_of_layer(node: gs.Node) -> bool:
-    """Return whether a node dequantizes a matrix of int8 that is stored, without blocks."""
+    """Return whether a node dequantizes a constant int8 matrix without blocks."""
     if node.op != "DequantizeLinear" or "block_size" in node.attrs or len(node.inputs) < _INPUTS:
         return False
     stored, _, zero_point = node.inputs
@@ -147,9 +147,9 @@ def _is_of_layer(node: gs.Node) -> bool:
 
 
 def _rounds(layer: gs.Node, table: gs.Constant, *, is_turned: bool) -> bool:
-    """Return whether the integers of a layer are a table's rounding, or the transpose of that.
+    """Return whether the integers of a layer are those of a rounded table, or their transpose.
 
-    A layer's may be such that its sums are exact on every processor (:mod:`ops.pair_sums`).
+    The layer's integers may be bounded so that its sums are exact on every processor (:mod:`ops.pair_sums`).
     """
     stored, scale, zero_point = layer.inputs
     sizes = list(table.shape)[::-1] if is_turned else list(table.shape)

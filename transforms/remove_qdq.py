@@ -1,4 +1,4 @@
-"""A quantized model in float again: nodes that quantize and dequantize are taken out."""
+"""A quantized model back in float: nodes that quantize and dequantize are removed."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _CLIP_WITH_INPUTS = 11  # opset
 def remove_qdq(
     graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None, clip: bool = True
 ) -> int:
-    """Take quantizations out of a model; return how many tensors are read in float.
+    """Remove quantization from a model; return how many tensors are read in float.
 
     Covers, in the bodies of If, Loop and Scan too:
 
-    * a pair that quantizes and dequantizes: what read its result reads the float tensor before it. With
-      ``clip`` a Clip cuts off what the integers did, since a Relu may be part of a quantization; pairs with
-      a scale per channel have none;
-    * stored integers, of recurrent layers too: the float32 numbers that they stand for are stored, which
+    * a pair that quantizes and dequantizes: its consumers read the float tensor before it. With ``clip`` a
+      Clip to the range of the integers is inserted, since a Relu may be part of a quantization; not for pairs
+      with a scale per channel;
+    * stored integers, of recurrent layers too: the float32 numbers that they represent are stored, which
       changes no result;
     * rounding to a block format, and pairs of bfloat16 or float16 operators.
 
-    ``nodes`` are layers: what they read and what they make is in float then, everything else stays
-    quantized. Pairs next to ``exclude`` stay. Does nothing to a pair with two grids (it rescales), to
-    integers that are inputs of the model or made by other operators (ConvInteger, DynamicQuantizeLinear), to
-    operators that compute on integers themselves (QLinearConv), and to Casts, which round without a grid.
+    ``nodes`` are layers: their inputs and outputs become float, everything else stays quantized. Pairs next
+    to ``exclude`` stay. Does nothing to a pair with two grids (it rescales), to integers that are inputs of
+    the model or outputs of other operators (ConvInteger, DynamicQuantizeLinear), to operators that compute on
+    integers themselves (QLinearConv), and to Casts, which round without a grid.
     """
     remover = _Remover(graph, nodes, exclude, clip=clip)
     for inner in list(walk.graphs(graph)):
@@ -62,7 +62,7 @@ class _Remover:
         self._idle: list[gs.Node] = []
 
     def remove(self, owner: gs.Graph, node: gs.Node) -> None:
-        """Let the chosen readers of a node's result read float numbers, if the node is of a quantization."""
+        """Let the chosen consumers of a node read float numbers, if the node is part of a quantization."""
         form = features.weights_of(node)
         if form is not None and self._takes(node):
             self._widen_weights(node, form)
@@ -84,7 +84,7 @@ class _Remover:
             bypass(owner, [node], self._outputs)
 
     def _widen_weights(self, node: gs.Node, form: WeightForm) -> None:
-        """Let a layer that is no dot product read its weights in float32."""
+        """Let a layer other than a dot product read its weights in float32."""
         for index in form.inputs:
             weight = form.read(node.inputs[index])
             if weight is not None:
@@ -94,7 +94,7 @@ class _Remover:
                 self.count += 1
 
     def clear(self) -> None:
-        """Remove the nodes that are left without a reader, in bodies before the graphs around them."""
+        """Remove the nodes that are left without consumers, in bodies before the outer graphs."""
         for inner in reversed(list(walk.graphs(self._graph))):
             remove_unused(inner, self._idle)
         if self.count:
@@ -107,7 +107,7 @@ class _Remover:
         return self._chosen is None or any(layer in self._chosen for layer in layers)
 
     def _source(self, node: gs.Node, maker: gs.Node | None) -> gs.Tensor | None:
-        """Return the float tensor that stands for a node's result, or None if there is none."""
+        """Return the float tensor that replaces a node's result, or None if there is none."""
         if node.op in BLOCKS:
             return node.inputs[0]
         if self._constants.shape(node.inputs[0]) is not None:
@@ -123,7 +123,7 @@ class _Remover:
         return self._sources[id(maker)]
 
     def _stored(self, node: gs.Node) -> gs.Constant | None:
-        """Return the float32 numbers that stored ones stand for, under the same name where it gets free."""
+        """Return the float32 values of stored integers, under the same name if no other node needs it."""
         stored, grid = node.inputs[0], grid_of(node, self._constants)
         is_neutral = all(
             self._constants.scalar(tensor) == end
@@ -142,8 +142,8 @@ class _Remover:
         grids = [grid_of(node, self._constants) for node in (quantize, dequantize)]
         if None not in grids:
             return grids[0] == grids[1]
-        known = [list(map(id, node.inputs[1:])) for node in (quantize, dequantize)]
-        return known[0] == known[1]
+        grid_tensors = [list(map(id, node.inputs[1:])) for node in (quantize, dequantize)]
+        return grid_tensors[0] == grid_tensors[1]
 
 
 def _widened(values: AnyArray) -> Float32Array:
@@ -151,9 +151,9 @@ def _widened(values: AnyArray) -> Float32Array:
 
 
 def clipped(owner: gs.Graph, quantize: gs.Node, constants: Constants, names: walk.Names) -> gs.Tensor:
-    """Return what a node of a graph quantizes, clipped to the numbers of its grid if that has one scale.
+    """Return the input of a QuantizeLinear, clipped to the range of its grid if that has one scale.
 
-    A constant is not clipped: no Relu is part of its quantization.
+    A constant is not clipped, as no Relu is part of its quantization.
     """
     source, grid = quantize.inputs[0], grid_of(quantize, constants)
     bounds = None if grid is None or constants.shape(source) is not None else grid.bounds

@@ -1,7 +1,7 @@
-"""Rewrites of quantized models for what ONNX Runtime gets wrong, computes in float without need, or slowly.
+"""Rewrites of quantized models that avoid errors, needless float arithmetic and slow code of ONNX Runtime.
 
-Each is exact: the model computes the same bits by the definitions of ONNX. Versions are those in which each
-was seen.
+Each is exact: by the definitions of ONNX the model computes the same bits. Each names the version of the
+runtime in which the problem was observed.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from transforms.graph.rewire import RUNTIME_DOMAIN, STANDARD_DOMAINS, Insertions
 from transforms.plan.integer_moves import counts_pads_of_cut_windows, has_pads, is_dense
 
 _LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Add"})
-_MOVED_BEHIND = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "MaxPool"})
-"""Operators that move numbers alone, after which the runtime moves a DequantizeLinear."""
+_MOVED_ACROSS = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "MaxPool"})
+"""Operators that only move numbers; the runtime moves a DequantizeLinear from before them to after them."""
 
 _ROUNDED_LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm"})
 """Layers whose float weights the runtime rounds between integers."""
 
 _FIRST_SUM = 8  # opset
-_FIRST_OPSET = 21  # of the nodes whose zero points it gets wrong
+_FIRST_OPSET = 21  # of the nodes whose zero points the runtime gets wrong
 _GRID = 2  # a scale and a zero point
 
 
 def _pair(
     source: gs.Tensor, low: gs.Tensor, high: gs.Tensor, like: gs.Node, labels: tuple[str, str]
 ) -> list[gs.Node]:
-    """Return the nodes that quantize a tensor and dequantize it, on the grid of a node like them."""
+    """Return nodes that quantize and dequantize a tensor, on the grid and in the domain of ``like``."""
     grid, domain = like.inputs[1:], like.domain
     return [
         gs.Node(QUANTIZE_LINEAR, labels[0], inputs=[source, *grid], outputs=[low], domain=domain),
@@ -41,10 +41,10 @@ def _pair(
 
 
 def leave_out_biases(graph: gs.Graph) -> int:
-    """Take the bias and ``beta`` from Gemm nodes with a ``beta`` of 0, in all bodies; return from how many.
+    """Remove the bias and ``beta`` of Gemm nodes with a ``beta`` of 0, in all bodies; return from how many.
 
-    ONNX Runtime does not read it: infinities and NaN in it reach nothing. What was made for it alone is
-    removed. From opset 11 on, before which a Gemm has no other number of inputs than three.
+    ONNX Runtime does not read such a bias: infinities and NaN in it have no effect. Nodes that only computed
+    the bias are removed. From opset 11 on; before that a Gemm always has three inputs.
     """
     walk.check_graph(graph)
     count = 0
@@ -59,12 +59,13 @@ def leave_out_biases(graph: gs.Graph) -> int:
 
 
 def leave_out_pool_attributes(graph: gs.Graph) -> int:
-    """Take attributes from AveragePool nodes that compute the same without; return from how many.
+    """Remove attributes of AveragePool nodes that compute the same without them; return from how many.
 
-    Dilations of 1, and the count of pads where there are none but windows may reach beyond the end. Version
-    1.32 puts an AveragePool between integers of 8 bits into an operator of its own. That has no dilations:
-    the runtime hands the attribute on all the same, and refuses the model. Where it counts pads and rounds
-    the number of windows up, it divides what the last ones sum up by the size of the whole kernel.
+    These are dilations of 1, and ``count_include_pad`` of a node without pads whose windows may extend past
+    the end. Version 1.32 replaces an AveragePool between 8-bit integers by an operator of its own, which has
+    no dilations: the runtime still passes the attribute on, and refuses the model. With
+    ``count_include_pad`` and the number of windows rounded up, the operator divides the sums of the last
+    windows by the size of the whole kernel.
     """
     count = 0
     for node in (node for node in walk.nodes(graph) if onnx_op(node) == "AveragePool"):
@@ -80,25 +81,25 @@ def leave_out_pool_attributes(graph: gs.Graph) -> int:
 def leave_out_zero_points(graph: gs.Graph) -> int:
     """Remove the zero point of DequantizeLinear nodes of int8 if it is 0, the default; return how many.
 
-    Only from opset 21 on, and if the numbers are read by a Reshape, Transpose, Squeeze, Unsqueeze, Slice or
-    MaxPool with an output that is not quantized again, or by a MatMul whose result an Add reads, before which
-    the runtime inserts a Reshape. Version 1.31 moves the DequantizeLinear after such operators, but gives it
-    a zero point of type uint8, and refuses the model.
+    Only from opset 21 on, and if the consumer is a Reshape, Transpose, Squeeze, Unsqueeze, Slice or MaxPool
+    whose output is not quantized again, or a MatMul before an Add, which gets a Reshape from the runtime.
+    Version 1.31 moves the DequantizeLinear after such operators, but gives it a zero point of type uint8, and
+    refuses the model.
     """
     walk.check_graph(graph)
     if graph.opset < _FIRST_OPSET:
         return 0
-    found = [node for node in walk.nodes(graph) if _is_at_zero(node) and _is_moved(node.outputs[0])]
-    for node in found:
+    nodes = [node for node in walk.nodes(graph) if _is_at_zero(node) and _is_moved(node.outputs[0])]
+    for node in nodes:
         del node.inputs[2]
-    return len(found)
+    return len(nodes)
 
 
 def leave_out_zero_point_before(graph: gs.Graph, tensor: gs.Tensor) -> None:
-    """Do the same for what makes one tensor, after a MatMul that reads it got an Add."""
-    made = walk.producer(tensor)
-    if graph.opset >= _FIRST_OPSET and made is not None and _is_at_zero(made):
-        del made.inputs[2]
+    """Do the same for the producer of one tensor, after a MatMul that reads the tensor got an Add."""
+    maker = walk.producer(tensor)
+    if graph.opset >= _FIRST_OPSET and maker is not None and _is_at_zero(maker):
+        del maker.inputs[2]
 
 
 def _is_at_zero(node: gs.Node) -> bool:
@@ -112,7 +113,7 @@ def _is_moved(tensor: gs.Tensor) -> bool:
     for node in tensor.outputs:
         consumers = node.outputs[0].outputs
         is_quantized = bool(consumers) and all(consumer.op == QUANTIZE_LINEAR for consumer in consumers)
-        if node.op in _MOVED_BEHIND and not is_quantized:
+        if node.op in _MOVED_ACROSS and not is_quantized:
             return True
         if node.op == "MatMul" and any(consumer.op == "Add" for consumer in consumers):
             return True
@@ -120,16 +121,16 @@ def _is_moved(tensor: gs.Tensor) -> bool:
 
 
 def quantize_before_relu(graph: gs.Graph) -> int:
-    """Repeat the quantization that alone reads a Relu or Clip before it; return for how many.
+    """Repeat the quantization after a Relu or Clip also before it; return for how many.
 
     The runtime's CPU provider computes a Conv in integers only if a QuantizeLinear reads its output. It
-    removes a Relu in between if the range is unsigned; if the range is symmetric it cannot, and computes in
-    float. No number changes. Quantizing is monotonic and keeps numbers on its grid, and Relu and Clip are
-    monotonic and keep numbers within their bounds; so a number within them is quantized once and stays, and
-    one beyond them ends on the integer nearest to the bound either way.
+    removes a Relu in between if the range is unsigned; with a symmetric range it cannot, and computes in
+    float. No result changes: quantization is monotonic and preserves numbers on its grid, and Relu and Clip
+    are monotonic and preserve numbers within their bounds. So a number within the bounds is rounded once, and
+    one outside ends on the integer nearest to the bound either way.
 
     Does nothing unless the Relu or Clip directly follows a dot product or an Add that has no other consumer,
-    unless its only consumer is one QuantizeLinear with a scale for the whole tensor, and if its bounds are
+    and its only consumer is a QuantizeLinear with one scale for the whole tensor; nor if its bounds are
     computed.
     """
     names, count = walk.Names(graph), 0
@@ -153,7 +154,7 @@ def quantize_before_relu(graph: gs.Graph) -> int:
 
 
 def _quantization(node: gs.Node, graph: gs.Graph) -> gs.Node | None:
-    """Return the one quantization after a Relu or Clip after a layer, or None."""
+    """Return the single QuantizeLinear after a Relu or Clip that follows a layer, or None."""
     if onnx_op(node) not in ("Relu", "Clip") or not all(map(walk.is_given, node.inputs[1:])):
         return None
     source, result = node.inputs[0], node.outputs[0]
@@ -167,19 +168,20 @@ def _quantization(node: gs.Node, graph: gs.Graph) -> gs.Node | None:
 
 
 def requantize_captured(graph: gs.Graph) -> int:
-    """Put a pair of nodes of the same grid after what moves integers into a body; return how many.
+    """Repeat quantization after nodes that only move dequantized numbers, if a body captures their result.
 
-    The numbers are on the grid: the model computes the same bits. Version 1.32.0 takes integers through nodes
-    that move numbers alone, from a DequantizeLinear to what reads the result, to quantize it there again.
-    Where a body of that node reads it, and the node has not got it as an input, the runtime looks for the
-    input after the last one and aborts. A tensor that a DequantizeLinear makes is left alone.
+    Returns how many pairs were inserted. The numbers are already on the grid, so the model computes the same
+    bits. Version 1.32.0 moves a DequantizeLinear across nodes that only move numbers to their consumers, and
+    quantizes the tensor again there. If a consumer reads the tensor in its body, and not as an input of its
+    own, the runtime looks past the last input and aborts. A tensor that a DequantizeLinear outputs directly
+    is left alone.
     """
     names, insertions, count = walk.Names(graph), Insertions(), 0
     every = walk.outputs(graph)
     for inner in walk.graphs(graph):
         members = {id(node) for node in inner.nodes}
         ends = every - {id(tensor) for tensor in inner.outputs}
-        for node in (node for node in inner.nodes if onnx_op(node) in _MOVED_BEHIND):
+        for node in (node for node in inner.nodes if onnx_op(node) in _MOVED_ACROSS):
             moved_tensor, back = node.outputs[0], _moved_from(node)
             captured = id(moved_tensor) in ends or any(
                 id(consumer) not in members for consumer in moved_tensor.outputs
@@ -199,23 +201,23 @@ def requantize_captured(graph: gs.Graph) -> int:
 
 
 def keep_weights_float(graph: gs.Graph) -> int:
-    """Put a LeakyRelu of slope 1, which changes nothing, behind layers that would lose it; return how many.
+    """Insert a LeakyRelu of slope 1, an identity, after layers whose float weights the runtime would round.
 
-    Version 1.32 rounds the float weight of a Conv, ConvTranspose or Gemm to int8 by one scale for the whole
-    tensor (WeightBiasQuantization) where its input comes from a DequantizeLinear and a QuantizeLinear alone
-    reads its result, or a Relu or Clip before that, which it removes: a depthwise layer that was kept in
-    float for its accuracy was at -0.5 instead of 30 dB so. The runtime computes the LeakyRelu along with the
-    layer.
+    Returns how many. Version 1.32 rounds the float weight of a Conv, ConvTranspose or Gemm to int8 with one
+    scale for the whole tensor (WeightBiasQuantization) if its input comes from a DequantizeLinear and the
+    only consumer of its result is a QuantizeLinear, or a Relu or Clip before one, which it removes. A
+    depthwise layer that was kept in float for its accuracy had -0.5 instead of 30 dB as a consequence. The
+    runtime fuses the LeakyRelu with the layer.
     """
     names, insertions, count = walk.Names(graph), Insertions(), 0
     for inner in walk.graphs(graph):
         for node in (node for node in inner.nodes if onnx_op(node) in _ROUNDED_LAYERS):
             if _is_between_integers(node, inner):
-                made = node.outputs[0]
-                same = dtypes.variable(names.derive(made.name, "float"), dtypes.FLOAT, made)
-                walk.redirect(made, same)
-                label = names.derive(node.name or made.name, "float")
-                insertions.add(inner, node, [gs.Node("LeakyRelu", label, {"alpha": 1.0}, [made], [same])])
+                result = node.outputs[0]
+                same = dtypes.variable(names.derive(result.name, "float"), dtypes.FLOAT, result)
+                walk.redirect(result, same)
+                label = names.derive(node.name or result.name, "float")
+                insertions.add(inner, node, [gs.Node("LeakyRelu", label, {"alpha": 1.0}, [result], [same])])
                 count += 1
     insertions.place(graph)
     return count
@@ -227,45 +229,49 @@ def is_unchanging(node: gs.Node) -> bool:
 
 
 def _is_between_integers(node: gs.Node, graph: gs.Graph) -> bool:
-    """Return whether a layer with a stored float weight reads integers, and makes what is quantized alone."""
-    before, weight, made = walk.producer(node.inputs[0]), node.inputs[1], node.outputs[0]
+    """Return whether a layer has a constant float weight, a dequantized input and a quantized result."""
+    before, weight, result = walk.producer(node.inputs[0]), node.inputs[1], node.outputs[0]
     if before is None or before.op != DEQUANTIZE_LINEAR or not walk.is_given(weight):
         return False
-    while walk.is_read_once(made) and not walk.is_output(made, graph):
-        (user,) = made.outputs
+    while walk.is_read_once(result) and not walk.is_output(result, graph):
+        (user,) = result.outputs
         if user.op == QUANTIZE_LINEAR:
             return True
         if onnx_op(user) not in ("Relu", "Clip"):
             return False
-        made = user.outputs[0]
+        result = user.outputs[0]
     return False
 
 
 def sum_before_layernorm(graph: gs.Graph) -> int:
-    """Write an Add that a LayerNormalization reads as a Sum, which is the same; return how many.
+    """Replace an Add before a LayerNormalization by an equivalent Sum; return how many.
 
-    Version 1.32 makes both one SkipLayerNormalization, whose CPU kernel takes three times as long as the two:
-    93 instead of 30 microseconds for 32 rows of 384 numbers. Does nothing where the Add is of a constant, and
-    before opset 8, in which a Sum got broadcasts.
+    Version 1.32 fuses both to a SkipLayerNormalization, whose CPU kernel takes three times as long as the
+    two: 93 instead of 30 microseconds for 32 rows of 384 numbers. Does nothing if a constant is added, and
+    below opset 8, the first in which Sum broadcasts.
     """
     walk.check_graph(graph)
     if graph.opset < _FIRST_SUM:
         return 0
-    made = (walk.producer(node.inputs[0]) for node in walk.nodes(graph) if node.op == "LayerNormalization")
-    adds = (node for node in made if node is not None and onnx_op(node) == "Add")
-    found = {id(node): node for node in adds if not any(map(walk.is_given, node.inputs))}
-    for node in found.values():
+    makers = (walk.producer(node.inputs[0]) for node in walk.nodes(graph) if node.op == "LayerNormalization")
+    adds = (node for node in makers if node is not None and onnx_op(node) == "Add")
+    sums = {id(node): node for node in adds if not any(map(walk.is_given, node.inputs))}
+    for node in sums.values():
         node.op = "Sum"
-    return len(found)
+    return len(sums)
 
 
 def _moved_from(node: gs.Node) -> gs.Node | None:
-    """Return the DequantizeLinear whose numbers a node moves, by itself or after others; None without one."""
-    made: gs.Node | None = node
-    while made is not None and onnx_op(made) in _MOVED_BEHIND:
-        made = walk.producer(made.inputs[0])
-    if made is None or made.op != DEQUANTIZE_LINEAR or made.domain not in (*STANDARD_DOMAINS, RUNTIME_DOMAIN):
+    """Return the DequantizeLinear whose output a node moves, directly or after similar nodes, or None."""
+    maker: gs.Node | None = node
+    while maker is not None and onnx_op(maker) in _MOVED_ACROSS:
+        maker = walk.producer(maker.inputs[0])
+    if (
+        maker is None
+        or maker.op != DEQUANTIZE_LINEAR
+        or maker.domain not in (*STANDARD_DOMAINS, RUNTIME_DOMAIN)
+    ):
         return None
-    grid = made.inputs[1:]
+    grid = maker.inputs[1:]
     is_stored = all(isinstance(tensor, gs.Constant) and math.prod(tensor.shape) == 1 for tensor in grid)
-    return made if is_stored and len(grid) == _GRID else None
+    return maker if is_stored and len(grid) == _GRID else None

@@ -1,4 +1,4 @@
-"""Infinite and huge weights brought into the range of BF16, except infinities that mean something."""
+"""Infinite and huge weights clipped to the range of BF16, except infinities with a meaning."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def saturate(
 ) -> int:
     """Clip float32 initializers to +-3.38953139e38, infinities included; return how many tensors changed.
 
-    The -Inf of attention masks becomes finite, too: BF16 hardware does not guarantee to carry an infinity
-    through a Softmax. Infinities that the model tells from large numbers stay infinite
-    (:mod:`transforms.plan.infinities`), as do those that a ConstantOfShape fills in, whose finite value
-    is clipped. NaN is kept: see :func:`tensors_with_nan`. Does nothing to tensors that only nodes in
-    ``exclude`` use, and to types other than float32. ``names`` receives those of the tensors that changed.
+    The -Inf of attention masks becomes finite, too: BF16 hardware need not carry an infinity through a
+    Softmax. Infinities that the model distinguishes from large numbers stay infinite
+    (:mod:`transforms.plan.infinities`), as do those that a ConstantOfShape fills in; its finite value is
+    clipped. NaN is kept: see :func:`tensors_with_nan`. Does nothing to tensors that only nodes in ``exclude``
+    use, and to types other than float32. ``names`` receives the names of the tensors that changed.
     """
     excluded = resolve(exclude, graph, nodes)
     floats = (tensor for tensor in walk.constants(graph) if dtypes.is_type(tensor, dtypes.FLOAT))
@@ -49,7 +49,7 @@ def saturate(
 
 
 def _meant_infinities(graph: gs.Graph, beyond: Iterable[gs.Constant]) -> Container[int]:
-    """Return the ids of the tensors with infinities that the model tells from large numbers."""
+    """Return the ids of the tensors with infinities that the model distinguishes from large numbers."""
     from transforms.plan.infinities import has_infinity, meant_infinities
 
     has_any = any(has_infinity(tensor.values) for tensor in beyond)
@@ -58,28 +58,28 @@ def _meant_infinities(graph: gs.Graph, beyond: Iterable[gs.Constant]) -> Contain
 
 def saturate_fills(graph: gs.Graph, *, exclude: Exclusion = None) -> list[str]:
     """Clip the finite numbers that a ConstantOfShape fills in; return the names of the tensors it makes."""
-    found, kept = [], resolve(exclude, graph)
+    clipped_names, excluded = [], resolve(exclude, graph)
     for node in walk.nodes(graph):
-        value = node.attrs.get("value") if node.op == "ConstantOfShape" and node not in kept else None
+        value = node.attrs.get("value") if node.op == "ConstantOfShape" and node not in excluded else None
         if value is not None and dtypes.is_type(value, dtypes.FLOAT) and _exceeds(_finite(value.values)):
             node.attrs["value"] = gs.Constant(value.name, clip_finite(value.values))
-            found.append(node.outputs[0].name)
-    return found
+            clipped_names.append(node.outputs[0].name)
+    return clipped_names
 
 
 def tensors_with_nan(graph: gs.Graph) -> list[str]:
     """Return the names of float32 and float16 initializers that hold a NaN, in graph order."""
-    found = [t for t in walk.constants(graph) if dtypes.element_type(t) in (dtypes.FLOAT, dtypes.FLOAT16)]
-    return [t.name for t in found if t.values.size and np.isnan(t.values.max())]
+    floats = [t for t in walk.constants(graph) if dtypes.element_type(t) in (dtypes.FLOAT, dtypes.FLOAT16)]
+    return [t.name for t in floats if t.values.size and np.isnan(t.values.max())]
 
 
 def clip(values: np.ndarray) -> np.ndarray:
-    """Return float32 numbers in the range of BF16, infinities among them; NaN is kept."""
+    """Return float32 numbers clipped to the range of BF16, including infinities; NaN is kept."""
     return np.asarray(np.clip(values, -dtypes.BFLOAT16_MAX, dtypes.BFLOAT16_MAX))
 
 
 def clip_finite(values: np.ndarray) -> np.ndarray:
-    """Return finite float32 numbers in the range of BF16; infinities and NaN are kept."""
+    """Return float32 numbers with finite ones clipped to the range of BF16; infinities and NaN are kept."""
     return np.where(np.isinf(values), values, clip(values))
 
 

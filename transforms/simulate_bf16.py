@@ -29,8 +29,8 @@ def simulate_bf16(
     tied to float32 (the scales of Resize) use are unchanged; if other nodes use them too, those read a
     rounded copy.
     """
-    kept = resolve(exclude, graph, nodes)
-    plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=kept, round_before_relu=True)
+    excluded = resolve(exclude, graph, nodes)
+    plan = RoundingPlan(graph, dtypes.BFLOAT16, exclude=excluded, round_before_relu=True)
     weights = [r for r in plan.roundings if isinstance(r.tensor, gs.Constant)]
     inputs = {id(tensor) for tensor in input_tensors(graph)}
     plan.roundings = [r for r in plan.roundings if id(r.tensor) in inputs]

@@ -1,8 +1,8 @@
-"""Operators that ONNX Runtime's optimizers put together, taken apart into ONNX's own.
+"""Fused operators of ONNX Runtime's optimizers, split into ONNX's own.
 
-A session that saves the model it made (``optimized_model_filepath``, extended level) writes them in the
-domain com.microsoft, as do its optimizer of transformers and builders of language models. No number format
-here applies to such a node, and other runtimes do not know it. The meaning of each is that of
+A session that saves its optimized model (``optimized_model_filepath``, extended level) writes them in the
+domain com.microsoft, as do the transformer optimizer and builders of language models. No number format here
+applies to such a node, and other runtimes do not support it. The operators are defined in
 ``docs/ContribOperators.md`` of ONNX Runtime.
 """
 
@@ -41,7 +41,7 @@ Operator = tuple[str, str]
 Split = Callable[[NodeBuilder], bool]
 
 OPSET = 13
-"""First opset into which nodes are taken apart."""
+"""First opset in which nodes are split."""
 
 
 def split_fused(
@@ -51,25 +51,26 @@ def split_fused(
     exclude: Exclusion = None,
     only_unknown: bool = False,
 ) -> int:
-    """Take the operators of :data:`FUSED` apart, in the bodies of If, Loop and Scan too; return how many.
+    """Split the operators of :data:`FUSED`, in the bodies of If, Loop and Scan too; return how many.
 
-    The parts compute the same up to rounding inside; GELU, LayerNormalization and RMSNormalization are single
-    nodes from opsets 20, 17 and 23 on. A node stays if it is in ``exclude``, if statistics of a norm with a
-    sum are used, if an attention has past keys, causality or a mask of four axes, if a rank or width that its
-    parts need is not known, if ONNX has no such activation, and below opset 13. ``only_unknown``: only those
-    that lie in ONNX's own domain, where ONNX has no such operator and onnx.checker refuses the model.
+    The new nodes compute the same up to intermediate rounding; GELU, LayerNormalization and RMSNormalization
+    are single nodes from opsets 20, 17 and 23 on. A node stays if it is in ``exclude``, if the statistics
+    that a norm with a sum outputs are used, if an attention has past keys, causality or a mask of four axes,
+    if a required rank or width is not known, if ONNX has no such activation, and below opset 13.
+    ``only_unknown``: split only nodes in ONNX's own domain that ONNX does not define, because of which
+    onnx.checker refuses the model.
     """
     if not walk.reaches(graph, OPSET, __name__):
         return 0
-    kept = resolve(exclude, graph, nodes)
+    excluded = resolve(exclude, graph, nodes)
     unknown = {key for key in FUSED if key[0] == "" and find_schema(key[1], "", graph.opset) is None}
     operators = {key: FUSED[key] for key in FUSED if key in unknown or (key[0] and not only_unknown)}
     fused = (node for node in walk.nodes(graph) if _operator(node) in operators)
-    wanted = {node.outputs[0].name for node in fused if node not in kept}
+    wanted = {node.outputs[0].name for node in fused if node not in excluded}
     if not wanted:
         return 0
     split, last = _Split(graph, operators, wanted), -1
-    while split.left and split.count > last:  # parts tell the ranks of what other nodes read
+    while split.left and split.count > last:  # new nodes reveal the ranks of other inputs
         last = split.count
         proto_pass.apply(graph, split.apply)
     return split.count
@@ -82,30 +83,32 @@ def _operator(node: gs.Node | onnx.NodeProto) -> Operator:
 
 
 class _Split:
-    """Passes over a model, and how many nodes were taken apart."""
+    """Passes over a model, and how many nodes they have split."""
 
     def __init__(self, graph: gs.Graph, operators: Mapping[Operator, Split], wanted: Collection[str]) -> None:
-        """Start with some operators, and the first outputs of their nodes that are wanted in parts."""
+        """Start with the operators to split, and the first outputs of the nodes to split."""
         self._operators = operators
         self._opset, self._names, self._wanted = graph.opset, walk.Names(graph), wanted
         self.count, self.left = 0, len(wanted)
 
     def apply(self, model: onnx.ModelProto) -> onnx.ModelProto | None:
-        """Return the model with nodes taken apart, or None if there are none."""
+        """Return the model with nodes split, or None if there are none."""
         before, self.left = self.count, 0
         self._take(model.graph, Facts(), ModelFacts(model, self._opset, self._names))
         return model if self.count > before else None
 
     def _take(self, graph: onnx.GraphProto, outer: Facts, model_facts: ModelFacts) -> None:
         facts = outer.inside(graph)
-        for node in graph.node:  # bodies before the nodes that they are copied with
+        for node in graph.node:  # bodies first: they are copied with their nodes
             for body in bodies(node):
                 self._take(body, facts, model_facts)
-        nodes = [part for node in graph.node for part in self._parts(node, graph, facts, model_facts)]
+        nodes = [
+            expanded for node in graph.node for expanded in self._expanded(node, graph, facts, model_facts)
+        ]
         del graph.node[:]
         graph.node.extend(nodes)
 
-    def _parts(
+    def _expanded(
         self, node: onnx.NodeProto, graph: onnx.GraphProto, facts: Facts, model_facts: ModelFacts
     ) -> Sequence[onnx.NodeProto]:
         take_apart = self._operators.get(_operator(node))
@@ -137,4 +140,4 @@ FUSED: Mapping[Operator, Split] = MappingProxyType(
         (RUNTIME_DOMAIN, "SkipSimplifiedLayerNormalization"): partial(split_skip_norm, centred=False),
     }
 )
-"""How each operator, by domain and name, is taken apart; false if a node of it has to stay."""
+"""How to split each operator, by domain and name; the function returns false if a node has to stay."""

@@ -1,4 +1,4 @@
-"""A Gemm becomes the product of matrices that it is, and the bias that is added to it."""
+"""Gemm split into a matrix product and the addition of its bias."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _TYPES = frozenset({dtypes.FLOAT, dtypes.FLOAT16, dtypes.BFLOAT16, int(onnx.Tens
 def split_gemm(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None) -> int:
     """Replace each Gemm by a MatMul and the Add of its bias; return how many.
 
-    A factor that the Gemm turns is stored turned if it is constant, and else turned by a Transpose. ``alpha``
-    and ``beta`` become a Mul, ``beta`` of a constant bias is multiplied into it. The MatMul has the name of
-    the Gemm, the last node its output. Equal up to rounding and the order of sums. Bodies of If, Loop and
-    Scan included.
+    A transposed factor is stored transposed if it is constant, and otherwise goes through a Transpose.
+    ``alpha`` and ``beta`` become a Mul; a constant bias is multiplied by ``beta``. The MatMul has the name of
+    the Gemm, the last node its output. Results are equal up to rounding and the order of sums. Bodies of If,
+    Loop and Scan are included.
 
-    :func:`transforms.fuse_matmul_add.fuse_matmul_add` goes back. Does nothing below opset 7, for integers and
-    unknown types, and to nodes in ``exclude`` or not in ``nodes``.
+    :func:`transforms.fuse_matmul_add.fuse_matmul_add` is the inverse. Does nothing below opset 7, for
+    integers and unknown types, and to nodes in ``exclude`` or not in ``nodes``.
     """
     if not walk.reaches(graph, OPSET, __name__):
         return 0
-    splitter, kept, count = _Splitter(graph), resolve(exclude, graph, nodes), 0
+    splitter, excluded, count = _Splitter(graph), resolve(exclude, graph, nodes), 0
     for inner in walk.graphs(graph):
         replacements = Replacements(inner)
         for gemm in inner.nodes:
-            if onnx_op(gemm) == "Gemm" and gemm not in kept and splitter.can_split(gemm):
+            if onnx_op(gemm) == "Gemm" and gemm not in excluded and splitter.can_split(gemm):
                 split = splitter.split(gemm)
                 replacements.replace([take_over(split[-1], gemm.outputs[0])], split)
                 count += 1
@@ -49,7 +49,7 @@ class _Splitter:
         self._constants, self._names = Constants(graph), walk.Names(graph)
 
     def can_split(self, gemm: gs.Node) -> bool:
-        """Return whether the type is one whose numbers MatMul, Mul and Add take."""
+        """Return whether MatMul, Mul and Add support the type."""
         elements = {dtypes.element_type(tensor) for tensor in gemm.inputs[:2]}
         return len(elements) == 1 and elements <= _TYPES
 
@@ -73,7 +73,7 @@ class _Splitter:
         return nodes
 
     def _turned(self, tensor: gs.Tensor, nodes: list[gs.Node]) -> gs.Tensor:
-        """Return a factor turned: stored so, or by a Transpose that is appended to the nodes."""
+        """Return a transposed factor: a constant, or the output of a Transpose that is appended to nodes."""
         values, name = self._constants.source(tensor), self._names.derive(tensor.name, "turned")
         if values is not None:
             return constant(name, derived(values, _transposed, values.dtype, tuple(values.shape)[::-1]))
@@ -102,7 +102,7 @@ class _Splitter:
     def _result(
         self, node: gs.Node, gemm: gs.Node, suffix: str, like: gs.Tensor | None = None
     ) -> gs.Variable:
-        """Return a new tensor that a node makes, in the shape of the Gemm's or of another one."""
+        """Return a new output of a node, with the shape of the Gemm's output or of ``like``."""
         output = gemm.outputs[0]
         shape = output.shape if like is None else like.shape
         tensor = gs.Variable(self._names.derive(output.name, suffix), gemm.inputs[0].dtype, shape)

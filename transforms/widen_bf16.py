@@ -59,8 +59,8 @@ def _needs_wrapping(node: gs.Node) -> bool:
     if node.op in _TYPE_BLIND or (node.domain or "") not in _RUNTIME_DOMAINS:
         return False
     tensors = (*node.inputs, *node.outputs)
-    are_plain = all(getattr(one, "type", "tensor_type") == "tensor_type" for one in tensors)
-    return are_plain and any(is_type(one, BFLOAT16) for one in tensors)
+    are_plain = all(getattr(tensor, "type", "tensor_type") == "tensor_type" for tensor in tensors)
+    return are_plain and any(is_type(tensor, BFLOAT16) for tensor in tensors)
 
 
 def _round_outputs(node: gs.Node, names: walk.Names) -> list[gs.Node]:

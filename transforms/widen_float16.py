@@ -52,15 +52,17 @@ def _refuse_containers(graph: gs.Graph) -> None:
     info = info_of(graph)
     declared = {**info.outputs, **info.inputs}
     for tensor in (*graph.inputs, *graph.outputs):
-        what = None
+        container = None
         if tensor.name in declared:
             kind = declared[tensor.name].type
-            narrow = any(one.elem_type == dtypes.FLOAT16 for one in metadata.tensor_types(kind))
-            what = _CONTAINERS.get(str(kind.WhichOneof("value"))) if narrow else None
+            narrow = any(
+                tensor_type.elem_type == dtypes.FLOAT16 for tensor_type in metadata.tensor_types(kind)
+            )
+            container = _CONTAINERS.get(str(kind.WhichOneof("value"))) if narrow else None
         if not dtypes.is_type(tensor, dtypes.FLOAT16) and tensor.dtype == np.float16:
-            what = "a sequence"
-        if what:
-            raise ValueError(f"'{tensor.name}' is {what} of float16 tensors, which cannot be widened")
+            container = "a sequence"
+        if container:
+            raise ValueError(f"'{tensor.name}' is {container} of float16 tensors, which cannot be widened")
 
 
 def _cast_input(graph: gs.Graph, tensor: gs.Variable, names: walk.Names) -> int:
