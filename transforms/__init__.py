@@ -1,4 +1,4 @@
-"""Rewrites of a graph-surgeon graph, one per module, to be composed by calling one after another.
+"""Rewrites of a graph-surgeon graph, one per module, to be called one after another.
 
     from transforms import fuse_matmul, insert_cast, model_io
 
@@ -8,18 +8,18 @@
     model_io.save(graph, "model_bf16.onnx")
 
 Each has a function of its own name, which edits the graph in place; help("transforms.insert_cast") shows it.
-A call of the module calls that function, so that ``from transforms import insert_cast`` and
-``from transforms.insert_cast import insert_cast`` are both called as ``insert_cast(graph)``.
+The modules are callable, too: both ``from transforms import insert_cast`` and
+``from transforms.insert_cast import insert_cast`` allow ``insert_cast(graph)``.
 
 Prepare:
     ``lift_constants``         Constant nodes become initializers; call it first
     ``convert_opset``          raises the version of the standard operator set
     ``lower_opset``            lowers it, if no node changes its meaning
     ``fix_shapes``             free dimensions of inputs become fixed
-    ``write_out_axes``         Pad, Resize and CenterCropPad of some axes become those of all
+    ``write_out_axes``         Pad, Resize and CenterCropPad with a list of axes are rewritten for all axes
     ``optimize``               ONNX Runtime's offline optimizer, at its basic level
-    ``share_constants``        equal weights of products, and in bodies, become one
-    ``eliminate_identities``   nodes that pass their input on are taken out
+    ``share_constants``        equal weights of products, and in bodies, are stored once
+    ``eliminate_identities``   nodes that pass their input on are removed
     ``fuse_matmul``            products of one input with several weights become one, then a Split
     ``fuse_matmul_add``        a product and the bias added to it become a Gemm
     ``split_gemm``             a Gemm becomes a product and an added bias again
@@ -27,17 +27,17 @@ Prepare:
     ``fuse_rmsnorm``           decomposed normalization by the root mean square becomes one node
     ``fuse_gelu``              decomposed GELU becomes one node
     ``fuse_hardswish``         HardSwish, which the optimizer decomposes, becomes one node again
-    ``split_fused``            operators that ONNX Runtime put together become ONNX's own again
+    ``split_fused``            fused operators of ONNX Runtime become ONNX's own again
 
 To bfloat16:
-    ``insert_cast``            rounds by a pair of Casts, which any runtime carries out
+    ``insert_cast``            rounds by a pair of Casts, which any runtime supports
     ``insert_bf16_qdq``        rounds by operators of this package
     ``qdq_to_cast``            replaces those operators by Casts
     ``convert_type``           nodes compute on bfloat16 tensors, as far as their schemas allow
     ``simulate_bf16``          rounds weights and inputs, computes in float32
     ``fold_weights``           stores weights in rounded form
-    ``saturate``               brings huge weights, and infinities that mean nothing, into the range of BF16
-    ``saturate_activations``   brings activations there before they are rounded
+    ``saturate``               clips huge weights, and infinities without a meaning, to the range of BF16
+    ``saturate_activations``   clips activations to it before they are rounded
 
 To float32:
     ``widen_bf16``             a bfloat16 model runs without bfloat16 kernels, rounded after every node
@@ -49,26 +49,26 @@ Quantize, by a plan (:mod:`transforms.plan`):
     ``balance_channels``       moves powers of two from a weight to the other operand of its product
     ``move_outliers``          moves outlying channels of activations into weights
     ``rotate_channels``        spreads outlying channels of a transformer's states over all others
-    ``scale_channels``         brings channels between convolutions to like ranges
-    ``order_channels``         puts channels in an order in which sums of 8 bits saturate less
+    ``scale_channels``         gives channels between convolutions similar ranges
+    ``order_channels``         permutes channels so that sums of 8-bit products saturate less
     ``equalize_layers``        cross-layer equalization of weights
     ``dual_quant_nodes``       quantizes a tensor at the border of two formats in both
-    ``fold_relu``              removes a Relu or Clip that the quantization after it applies already
-    ``runtime_workarounds``    what ONNX Runtime gets wrong, in float or slowly: quantize_before_relu,
+    ``fold_relu``              removes a Relu or Clip that the following quantization already applies
+    ``runtime_workarounds``    avoid errors and slow code of ONNX Runtime: quantize_before_relu,
                                requantize_captured, leave_out_zero_points, leave_out_pool_attributes,
                                leave_out_biases, keep_weights_float, sum_before_layernorm
     ``leave_float``            leaves a node of a quantized model in float
     ``remove_qdq``             brings a quantized model, or layers of it, back to float
-    ``part_biases``            numbers of biases that mask are added after the layer, in float
+    ``part_biases``            masks in biases are added after the layer, in float
     ``write_matmul_nbits``     writes products with integers in blocks as ONNX Runtime's MatMulNBits
-    ``write_found_grids``      writes weights that lie on a grid already as integers, with the same numbers
+    ``write_found_grids``      stores weights that already lie on a grid as integers, with the same numbers
     ``write_qmoe``             writes mixtures of experts in 8, 4 or 2 bits as ONNX Runtime's QMoE
     ``store_embeddings``       stores embeddings, and heads tied to them, in 8 or 4 bits for ONNX Runtime
     ``quantize_dynamic``       lets products with stored 8-bit weights round their inputs at run time
     ``quantize_tables``        stores embeddings in int8, once for lookups and the head, in standard operators
-    ``quantize_recurrent``     stores weights of LSTM, GRU and RNN in integers, read by nodes that are folded
+    ``quantize_recurrent``     stores weights of LSTM, GRU and RNN as integers, read by nodes that are folded
     ``write_dynamic_lstm``     writes LSTMs with weights in int8 as ONNX Runtime's DynamicQuantizeLSTM
-    ``narrow_indices``         stores tables of indices in as few bits as their numbers need
+    ``narrow_indices``         stores tables of indices in the narrowest sufficient integer type
     ``quantize_caches``        keeps keys and values between the steps of a decoder in few bits
 
 Store, as the last step:

@@ -1,4 +1,4 @@
-"""Tensors that a scheme wants on one scale, so that a runtime need not rescale between them."""
+"""A common scale for tensors that a Concat joins, so that a runtime need not rescale between them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from transforms.plan.quantization_plan import QuantizationPlan, check_plan
 
 
 def align_concat(plan: QuantizationPlan, *, alike: bool = False) -> int:
-    """Give the inputs and the output of each Concat that is quantized one range; return how many changed.
+    """Give the inputs and the output of each quantized Concat a common range; return how many changed.
 
-    With ``alike`` none changes until ranges are known: those then share one which lose at most half a bit by
-    it.
+    With ``alike`` nothing changes until ranges are known; only tensors that then lose at most half a bit
+    share a range.
 
-    A Concat whose inputs alone are quantized, before an output of the model, is left unchanged: there each
-    part keeps its own scale. So are Concats in bodies and those of other formats, which have no scale. Raises
-    TypeError for a graph, which has no formats yet.
+    A Concat at an output of the model, with only its inputs quantized, is left unchanged: each input keeps
+    its own scale. So are Concats in bodies and those of formats without scales. Raises TypeError for a graph,
+    which has no formats yet.
     """
     check_plan(plan, "align_concat")
     ranged = {id(q.tensor) for q in plan.quantizations if any(step.needs_range for step in q.steps)}

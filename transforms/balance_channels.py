@@ -1,4 +1,4 @@
-"""Powers of two moved from a weight to the other operand, so that both suit a coarse grid better."""
+"""Powers of two moved from a weight to the other operand, so that both fit a coarse grid better."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ def balance_channels(
     nodes: Choice | None = None,
     exclude: Exclusion = None,
 ) -> int:
-    """Multiply the input channels of dot products by powers of two and divide the weights by the same; return
-    how many dot products got such a Mul in front.
+    """Move powers of two from the input channels of weights to their inputs; return how many layers changed.
+
+    The inputs of a dot product go through a Mul, and its weights are divided by the same factors.
 
     * ``depthwise``: convolutions with one group for each input channel, if the largest weights of the
-      channels differ by a factor of 64 or more. All get the same range; in trained networks that also evens
-      out inputs that differed as much. Meant for block formats, whose blocks run across channels here that
-      never meet in a sum.
+      channels differ by a factor of 64 or more. All channels get the same range; in trained networks this
+      also evens out inputs, which differ as much. Meant for block formats, whose blocks here extend across
+      channels that are never summed.
     * ``outliers``: MatMul and Gemm with a constant second operand, and Conv of one group, if the largest
-      weight of an input channel is more than 16 times that of the median channel. It is lowered to about
-      8 times the median's; all others stay. Meant for inputs of 16 bits, which have range to spare, and
-      weights of few bits.
+      weight of an input channel is more than 16 times that of the median channel. Such a channel is reduced
+      to about 8 times the median; all others stay. Meant for 16-bit inputs, which have range to spare, and
+      low-bit weights.
 
     Every number that the model computes stays the same bit for bit, as long as none becomes subnormal or
     infinite. A weight that other nodes read, or that is an output of its graph, is not changed: the node
@@ -71,7 +72,7 @@ def _of_live_channels(rule: Callable[[Ranges], Exponents], weight: PerChannel) -
 
 
 def _balance(edits: Edits, graph: gs.Graph, weight: PerChannel, exponents: Exponents) -> None:
-    """Divide the channels of a weight by powers of two, and multiply what it is multiplied with in front."""
+    """Divide the channels of a weight by powers of two, and insert a Mul by them before the other operand."""
     node, tensor = weight.node, weight.node.inputs[0]
     edits.change(node, weight.index, partial(scaled, [-weight.laid(exponents)]))
     factors = np.ldexp(np.float32(1), exponents).reshape(_factors_shape(node, len(exponents)))

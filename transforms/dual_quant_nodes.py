@@ -16,9 +16,9 @@ def dual_quant_nodes(plan: QuantizationPlan) -> int:
     """Put the producer's quantization before the consumer's on each tensor if the two differ in format.
 
     A bfloat16 layer before a BFP one: quantize, dequantize, BFP; a BFP layer before a bfloat16 one: BFP,
-    quantize, dequantize. A tensor with consumers of several formats branches after the producer's. The
-    producer of a layer's result is that layer, also through a Relu, a Clip, an added bias, or operators that
-    move numbers. An input of the model counts as produced, an output as read, in the format of the whole
+    quantize, dequantize. A tensor with consumers of several formats branches after the producer's. A layer
+    counts as the producer of its result also through a Relu, a Clip, an added bias, or operators that move
+    numbers. An input of the model counts as produced, and an output as read, in the default format of the
     scheme.
 
     Does nothing if either side computes in float32, and to constants. Returns how many tensors got a

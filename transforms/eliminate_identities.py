@@ -56,7 +56,7 @@ def _passed(node: gs.Node, constants: Constants, outputs: set[int]) -> int | Non
 
 
 def _cancel_transposes(graph: gs.Graph, excluded: NodeSet) -> int:
-    """Bypass pairs of Transposes that cancel; return how many of the first ones are no longer needed."""
+    """Bypass pairs of Transposes that cancel; return how many of the first ones became unused."""
     inside = {id(node) for node in graph.nodes if node not in excluded and onnx_op(node) == "Transpose"}
     undone: list[gs.Node] = []
     for node in (node for node in graph.nodes if id(node) in inside):

@@ -18,21 +18,21 @@ _LEAST, _LARGEST = 2.0**-60, 2.0**60  # range of a channel to scale: far from un
 
 
 def equalize_layers(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None) -> int:
-    """Scale the channels between layers so that the weights of both sides have similar ranges; return how
-    many pairs of layers were scaled.
+    """Scale channels between layers so that their weights have similar ranges; return how many pairs changed.
 
-    A channel of the first layer is divided by the power of two next to ``sqrt(r1 / r2)``, where r1
-    and r2 are its largest weights in the first and the second layer, and the second layer's weights for it
-    are multiplied by the same; in turn for all pairs until nothing changes. The ratio is taken relative to
-    that of the median channel: moving all channels together would equalize nothing, and would separate them
-    from their biases. Powers of two make that exact: every number that the model computes stays the same, or
-    the same times a power of two in between, as long as none becomes subnormal or infinite. The offset (bias)
-    of a channel grows at most to the largest in its layer, since all share one scale.
+    A channel of the first layer is divided by the power of two nearest to ``sqrt(r1 / r2)``, where r1 and r2
+    are its largest weights in the first and the second layer, and the second layer's weights for it are
+    multiplied by the same; in turn for all pairs until nothing changes. The ratio is taken relative to that
+    of the median channel: scaling all channels together would equalize nothing, and would change them
+    relative to their biases. Powers of two make this exact: every number that the model computes stays the
+    same, or is multiplied by a power of two between the layers, as long as none becomes subnormal or
+    infinite. The offset (bias) of a channel grows at most to the largest in its layer, since all share one
+    scale.
 
-    Does nothing to channels with zero weights on one side, if within each pair of a graph the ratios differ
-    by a factor of four at most, and if :class:`transforms.channels.sites.SiteFinder` finds no pair:
-    across a Clip, whose bounds are the same for all channels, across masks that are added, at sums of layers,
-    at tensors with several consumers, and with weights that are used elsewhere.
+    Does nothing to channels with zero weights on one side, if the ratios of each pair of a graph differ by at
+    most a factor of four, and where :class:`transforms.channels.sites.SiteFinder` finds no pair: across a
+    Clip, whose bounds are the same for all channels, across added masks, at sums of layers, at tensors with
+    several consumers, and with weights that are used elsewhere.
     """
     left, ends = resolve(exclude, graph, nodes), walk.ends(graph)
     return sum(_equalize(SiteFinder(inner, left, ends).pairs()) for inner in walk.graphs(graph))
@@ -55,7 +55,7 @@ def _equalize(sites: list[Site]) -> int:
 def _magnitudes(sides: list[PerChannel]) -> Ranges:
     """Return the largest magnitudes of a weight along the axes of its channels, all others having length 1.
 
-    A head, which no pair scales on the side of its outputs, has too many of these for a table of them.
+    Only axes that a pair scales are kept: the table of a head would be too large with its outputs.
     """
     values = sides[0].constant.values
     channel_axes = {values.ndim + held.axis for held in sides} | {0 for held in sides if held.groups > 1}
@@ -102,9 +102,9 @@ class _Pair:
 
 
 def _is_alike(pair: _Pair) -> bool:
-    """Return whether one ratio is close to all channels, except a minority below that cannot grow.
+    """Return whether the ratios of all channels are close, except a minority of low ones that cannot grow.
 
-    It is after :func:`_settle`, whatever the median is by then: a second run changes nothing.
+    This is the case after :func:`_settle`, whatever the median is then: a second run changes nothing.
     """
     ratios = pair.ratios()
     live = np.isfinite(ratios)
@@ -117,9 +117,9 @@ def _is_alike(pair: _Pair) -> bool:
 def _settle(pairs: list[_Pair]) -> None:
     """Balance all pairs in turn until each channel is near the median of its pair, or cannot grow.
 
-    With fixed medians that ends, since a step lowers the largest of the weights that it changes, relative to
-    the medians, and products of weights along a path through the layers stay. Medians that move with each
-    step can cycle: late ones only fall.
+    With fixed medians this terminates: a step lowers the largest of the weights that it changes, relative to
+    the medians, and the product of weights along a path through the layers is preserved. Medians that change
+    in each step could cycle; therefore they can only fall after the first sweeps.
     """
     medians = [0.0] * len(pairs)
     for sweep in range(_SWEEPS):

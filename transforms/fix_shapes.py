@@ -1,4 +1,4 @@
-"""Free dimensions of a model's inputs made fixed, and carried through to all that follows from them."""
+"""Fixed sizes for free dimensions of a model's inputs, propagated through the model."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 def fix_shapes(graph: gs.Graph, shapes: Shapes) -> int:
-    """Give inputs, by name, shapes without free dimensions; return how many dimensions of inputs are new.
+    """Give inputs, by name, shapes without free dimensions; return how many dimensions of inputs were fixed.
 
-    A dimension with a name gets its size wherever that name stands, in inputs that are not listed, too.
-    All that follows from the inputs is inferred anew: sizes that depend on the numbers in a tensor stay free.
-    Weights, nodes and results stay the same.
+    A named dimension gets its size wherever the name occurs, also in inputs that are not listed. All other
+    shapes are inferred again; sizes that depend on the values of a tensor stay free. Weights, nodes and
+    results stay the same.
 
     Raises ValueError for an unknown input and a shape that contradicts the declared one or another input,
     ModelError for sizes that contradict the nodes or the declared outputs.
@@ -58,7 +58,7 @@ def fix_shapes(graph: gs.Graph, shapes: Shapes) -> int:
 
 
 def _sizes(graph: gs.Graph, shapes: Shapes) -> dict[str, int]:
-    """Return the sizes of named dimensions; ValueError for a shape that cannot be that of its input."""
+    """Return the sizes of named dimensions; raise ValueError for a shape that does not fit its input."""
     inputs = {tensor.name: tensor for tensor in graph.inputs}
     sizes: dict[str, tuple[int, str]] = {}
     for name, shape in shapes.items():
@@ -94,7 +94,7 @@ def _fixed(
 
 
 def _free(shape: Sequence[int | str | None] | None) -> int:
-    """Return how many dimensions are not fixed; 1 if not even their number is known."""
+    """Return how many dimensions are not fixed; 1 if the rank is unknown."""
     return 1 if shape is None else sum(not isinstance(size, int) for size in shape)
 
 
@@ -107,7 +107,7 @@ def _name_sizes(graph: gs.Graph, sizes: Mapping[str, int]) -> None:
 
 
 def _declare(graph: gs.Graph) -> None:
-    """Let the declarations of inputs and outputs, which are written as they were read, say what is fixed."""
+    """Write fixed sizes into the declarations of inputs and outputs, which are saved as they were read."""
     info = info_of(graph)
     for tensors, declared in ((graph.inputs, info.inputs), (graph.outputs, info.outputs)):
         for tensor in tensors:
@@ -130,7 +130,7 @@ def _declared(before: onnx.ValueInfoProto, shape: Sequence[int | str | None]) ->
 
 
 def _why_inconsistent(graph: gs.Graph) -> str | None:
-    """Return the first contradiction that the inference of shapes finds, or None."""
+    """Return the first contradiction that shape inference finds, or None."""
     model = detached_weights.as_inputs(*graph_proto.export_light(graph))
     try:
         onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
@@ -140,7 +140,7 @@ def _why_inconsistent(graph: gs.Graph) -> str | None:
 
 
 def _refuse_lost_elements(graph: gs.Graph, shapes: Shapes) -> None:
-    """Refuse a Reshape to another number of elements, which inference does not see."""
+    """Refuse a Reshape to another number of elements, which shape inference does not detect."""
     for node in walk.nodes(graph):
         if onnx_op(node) != "Reshape":
             continue

@@ -1,4 +1,4 @@
-"""A Relu or Clip whose bounds the quantization after it applies already."""
+"""Removal of Relu and Clip nodes whose bounds the following quantization already applies."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ Bounds = tuple[np.float32, np.float32]
 
 
 def fold_relu(graph: gs.Graph) -> int:
-    """Remove each float32 Relu or Clip that only quantize nodes of integers read, and that changes none of
-    their results; return how many.
+    """Remove each float32 Relu or Clip without effect on the integer quantizations after it; return how many.
 
-    Quantizing with a positive scale is monotonic. A lower bound therefore has no effect exactly if it is
-    quantized to the least integer itself, and an upper bound if it is quantized to the greatest: for a Relu,
-    if the zero point is the least integer. Every result stays the same bit for bit, except for NaN, which a
-    Clip may turn into a number.
+    Quantization with a positive scale is monotonic. A lower bound therefore has no effect exactly if it is
+    quantized to the lowest integer, and an upper bound if it is quantized to the highest: for a Relu, if the
+    zero point is the lowest integer. Every result stays the same bit for bit, except for NaN, which a Clip
+    may turn into a number. All consumers have to be nodes that quantize to integers.
 
     Does nothing if the result is an output of its graph or has another consumer, for bounds, scales or zero
     points that are computed, for scales that are not positive, and for quantization to floating-point types.
@@ -52,7 +51,7 @@ def _fold_in(graph: gs.Graph, constants: Constants, outputs: set[int]) -> int:
 
 
 def _is_idle(node: gs.Node, constants: Constants, outputs: set[int]) -> bool:
-    """Return whether all consumers of the node are quantize nodes that apply its bounds already."""
+    """Return whether all consumers of the node are quantize nodes that already apply its bounds."""
     bounds = _bounds(node, constants)
     if bounds is None or id(node.outputs[0]) in outputs:
         return False

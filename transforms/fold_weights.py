@@ -21,7 +21,7 @@ def fold_weights(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclu
     constant if no other node reads that. The upcast of the pair stays, and with it every number that
     the model computes. Does nothing to pairs of other types, to quantize nodes with a scale
     other than 1 or a zero point other than 0, to tensors that are computed, if the bfloat16 value is
-    itself an output of its graph, and to weights that nodes in ``exclude`` alone read, or none of ``nodes``.
+    itself an output of its graph, and to weights that only nodes in ``exclude``, or none of ``nodes``, read.
     """
     outputs, excluded = walk.outputs(graph), resolve(exclude, graph)
     chosen = None if nodes is None else chosen_nodes(nodes, graph, "nodes")
@@ -34,7 +34,7 @@ def fold_weights(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclu
 
 
 def _is_left_alone(cast: gs.Node, excluded: NodeSet, chosen: NodeSet | None) -> bool:
-    """Return whether a downcast, or all layers that read what it makes, are excluded or not chosen."""
+    """Return whether a downcast, or all layers that read its output, are excluded or not chosen."""
     readers = [
         reader
         for node in cast.outputs[0].outputs

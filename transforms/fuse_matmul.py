@@ -25,7 +25,7 @@ _GEMM_DEFAULTS = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
 
 @dataclass(frozen=True)
 class _Member:
-    """A MatMul, maybe with the Add after it, or a Gemm; ``width`` columns of weight."""
+    """A MatMul, possibly with the Add after it, or a Gemm; ``width``: the columns of its weight."""
 
     nodes: tuple[gs.Node, ...]
     weight: gs.Tensor
@@ -70,7 +70,7 @@ def fuse_matmul(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclus
 
 
 def _groups(graph: gs.Graph, constants: Constants, exclude: Container[gs.Node]) -> list[list[_Member]]:
-    """Return the products that could be one, two or more each, in the order of the graph."""
+    """Return groups of two or more products that can be fused, in the order of the graph."""
     groups: dict[tuple[object, ...], list[_Member]] = {}
     inside = {id(node): node for node in graph.nodes if node not in exclude}
     for node in inside.values():
@@ -97,7 +97,7 @@ def _member(graph: gs.Graph, inside: Container[int], node: gs.Node, constants: C
 
 
 def _with_add(graph: gs.Graph, inside: Container[int], member: _Member, constants: Constants) -> _Member:
-    """Return the MatMul with an Add of a bias that alone uses it, or unchanged."""
+    """Return the MatMul with the Add of a bias that is its only consumer, or without one."""
     product = member.output
     if len(product.outputs) != 1 or walk.is_output(product, graph):
         return member
@@ -147,7 +147,7 @@ def _replace(fused: Replacements, group: list[_Member], constants: Constants, na
 
 
 def _joined(sources: list[Weight | LazyValues | None], axis: int) -> Weight:
-    """Return weights side by side, computed when needed if one of them takes no memory itself."""
+    """Return the concatenated weights, computed when needed if one of them is not held in memory."""
     weights = [source for source in sources if source is not None]
     if not any(map(is_weightless, weights)):
         return _join([load_values(weight) for weight in weights], axis)

@@ -30,7 +30,7 @@ WIDE_OPSET = 21
 """First opset whose QuantizeLinear and DequantizeLinear take integers of 4 and 16 bits, and blocks."""
 
 _OPSETS = {2: 25, 4: WIDE_OPSET, 16: WIDE_OPSET}
-"""The same by bits, for integers of more and of fewer than 8."""
+"""The first opset by bits, for integers of more or fewer than 8 bits."""
 
 
 def insert_qdq(
@@ -42,13 +42,13 @@ def insert_qdq(
 ) -> int:
     """Write a plan into its graph, or grids of single tensors into a graph; return how many were quantized.
 
-    A graph takes the grid of each tensor by its name (:class:`transforms.graph.grids.Grid`): all that read
-    the tensor read it quantized and dequantized, and a constant is stored as integers.
+    With a graph, ``ranges`` are grids by the names of tensors (:class:`transforms.graph.grids.Grid`): all
+    consumers read the tensor quantized and dequantized, and a constant is stored as integers.
 
-    ``ranges`` (of :func:`transforms.calibrate.calibrate.calibrate`) gives the ranges of integers. Weights are
-    stored on their grid unless the plan's scheme keeps their nodes; what is excluded, and the domains of the
-    nodes, are those of the scheme too. ``memory`` is for several plans on copies of one graph; ``grids``
-    receives those of single tensors.
+    With a plan, ``ranges`` (of :func:`transforms.calibrate.calibrate.calibrate`) are the ranges of integers.
+    Weights are stored on their grid unless the plan's scheme keeps their nodes; the scheme also determines
+    excluded nodes and the domains of new ones. ``memory`` is shared by several plans on copies of one graph;
+    ``grids`` receives the grids of single tensors.
 
     Raises ModelError below the opset of :func:`least_opset`, ValueError for grids of no tensor or of another
     shape. :func:`transforms.insert_bf16_qdq.insert_bf16_qdq` rounds every tensor to bfloat16 without a plan.
@@ -80,16 +80,16 @@ def _opset_of(fmt: Format, has_blocks: bool) -> int:
 
 
 def least_opset(scheme: Scheme) -> int:
-    """Return the opset that the nodes of a scheme need, 13 for scales per channel or Cast to bfloat16."""
+    """Return the opset that the nodes of a scheme need, at least 13, for scales per channel and bfloat16."""
     bits = (int(fmt.bits) for fmt in scheme.named_formats if fmt.is_integer)
     blocks = WIDE_OPSET if scheme.block_size else 13
     return 13 if scheme.qdq_domain else max((blocks, *(_OPSETS.get(width, 13) for width in bits)))
 
 
 def raise_opset(graph: gs.Graph, scheme: Scheme | str) -> int:
-    """Raise a graph to the opset that a scheme needs or names; return 1 if it changed. Plans come after this.
+    """Raise a graph to the opset that a scheme needs or names; return 1 if it changed.
 
-    ``scheme`` may be the name of a preset.
+    Call it before making a plan. ``scheme`` may be the name of a preset.
 
     Raises ModelError if the model cannot be raised, and if the scheme names a lower one than it needs;
     ValueError for blocks of integers, and those of 2 bits, in another domain than ONNX's own.
@@ -112,7 +112,7 @@ def raise_opset(graph: gs.Graph, scheme: Scheme | str) -> int:
 
 
 class _Insertion:
-    """One plan on its way into a graph."""
+    """The insertion of one plan into its graph."""
 
     def __init__(self, plan: QuantizationPlan, ranges: Ranges | None, memory: WeightMemory | None) -> None:
         graph = plan.graph
@@ -182,7 +182,7 @@ class _Insertion:
         return changed
 
     def _store_biases(self, quantization: QuantSite, step: QuantSpec) -> None:
-        """Store a bias for each consumer, for its scale is that of the consumer's operands."""
+        """Store a bias for each consumer, since its scale depends on the consumer's operands."""
         for node, index in quantization.uses:
             parameters = self.parameters.of_bias(node)
             axis = len(quantization.tensor.shape) - 1 if parameters[0].shape else None
@@ -196,7 +196,7 @@ class _Insertion:
 def _corrected_biases(
     plan: QuantizationPlan, ranges: Ranges | None, parameters: QParamsTable
 ) -> dict[tuple[int, int], gs.Constant]:
-    """Return corrected biases by node and index of the input, if the scheme wants them."""
+    """Return corrected biases by node and index of the input, if the scheme asks for them."""
     if plan.scheme.correct_biases is not True or ranges is None:
         return {}
     means, biases = ranges.means(corrected_inputs(plan)), {}

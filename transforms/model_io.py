@@ -1,8 +1,8 @@
 """Loading and saving models: the only module that touches model files.
 
-A model is loaded from a path or an ``onnx.ModelProto``, neither of which is ever changed, and is saved whole
-or not at all: everything is checked before the first byte is written; files are written under another name,
-flushed to disk and renamed, external data before the model that refers to it.
+A model is loaded from a path or an ``onnx.ModelProto``, neither of which is ever changed, and is saved
+completely or not at all: everything is checked before the first byte is written; files are written under
+another name, flushed to disk and renamed, external data before the model that refers to it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ __all__ = [
 Exported = tuple[onnx.ModelProto, dict[str, Weight]]
 
 _ALIGNMENT = 4096  # runtimes map external data into memory by pages
-_HEADER = 16  # most bytes that the length of a weight takes in a model
-_REFERENCE = 512  # and what says where it lies beside one
+_HEADER = 16  # most bytes for the length of a weight in a model
+_REFERENCE = 512  # most bytes for a reference to external data
 
 
 def _compare_inlined(
@@ -102,12 +102,12 @@ def save(
 ) -> list[Path]:
     """Check the graph as a model and write it; return the files written, the model first.
 
-    Large weights go to ``NAME.HASH.data`` beside the model, HASH being theirs, if ``external_data`` is given
-    or the model would exceed the 2 GiB limit of protobuf. Such a file of a replaced model is removed, unless
-    a file beside it mentions it. Operators of ours get their ``functions``, with which the model needs no
-    library (:mod:`transforms.functions.attach_functions`). ``metadata`` is added to the model's
-    metadata_props. ``exported`` is the graph as :func:`export` returns it, to which data are added, for
-    callers who look at it, too.
+    Large weights go to ``NAME.HASH.data`` in the same folder, with the hash of their bytes, if
+    ``external_data`` is set or the model would exceed the 2 GiB limit of protobuf. Such a file of a replaced
+    model is removed, unless another file of the folder refers to it. Our own operators get their
+    ``functions``, with which the model needs no library (:mod:`transforms.functions.attach_functions`).
+    ``metadata`` is added to the model's metadata_props. ``exported``: the result of :func:`export` for the
+    graph, to which data are added, if the caller already has it.
 
     Raises ModelError if the model does not pass ``onnx.checker`` with full_check, ValueError if a file of the
     source would be overwritten, OSError if writing fails or, without ``force``, a file exists; nothing is
@@ -167,7 +167,7 @@ def bytes_written(
     functions: bool = True,
     exported: Exported | None = None,
 ) -> int:
-    """Return the most bytes that the files may take which :func:`save` writes with these arguments."""
+    """Return an upper bound of the bytes of the files that :func:`save` writes with these arguments."""
     light, weights = _completed(exported or export(graph), metadata or {}, functions)
     inside = light.ByteSize() + sum(stored_bytes(weight) + _HEADER for weight in weights.values())
     beside = external_data or inside > PROTOBUF_LIMIT
@@ -192,12 +192,12 @@ def attach_own(light: onnx.ModelProto) -> None:
 
 
 def export(graph: gs.Graph) -> Exported:
-    """Return a graph as a model whose large initializers have no data, and their arrays by name."""
+    """Return a graph as a model without the data of large initializers, and their arrays by name."""
     return graph_proto.export_light(graph)
 
 
 def _beside(light: onnx.ModelProto, weights: Mapping[str, Weight]) -> Mapping[str, Weight]:
-    """Return the weights that lie beside a model: integers of 4 bits do only if it had no room for them."""
+    """Return the weights to store as external data; 4-bit integers only if the model has no room for them."""
     wide = {name: values for name, values in weights.items() if values.dtype not in PACKED}
     packed = sum(stored_bytes(values) for name, values in weights.items() if name not in wide)
     return wide if light.ByteSize() + packed <= PROTOBUF_LIMIT else weights
@@ -232,7 +232,7 @@ def _write(path: Path, content: Iterator[Piece]) -> None:
     with path.open("wb") as file:
         for piece in content:
             file.write(piece)
-            del piece  # before the next one is made
+            del piece  # free it before the next one is created
         file.flush()
         os.fsync(file.fileno())
 
@@ -255,7 +255,7 @@ def _write_arrays(path: Path, arrays: Iterator[Weight]) -> str:
 
 
 def _refer_to_external(light: onnx.ModelProto, weights: Mapping[str, Weight], location: str) -> None:
-    """Point the initializers at the places in the data file where ``_write_arrays`` puts them."""
+    """Point the initializers at their offsets in the data file, as written by ``_write_arrays``."""
     offset = 0
     for tensor in light.graph.initializer:
         if tensor.name not in weights:

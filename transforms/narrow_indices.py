@@ -1,4 +1,4 @@
-"""Tables of indices stored in as few bits as their numbers need."""
+"""Tables of indices stored in the narrowest sufficient integer type."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _NARROW = (np.uint8, np.int8, np.uint16, np.int16, np.int32)
 def narrow_indices(graph: gs.Graph) -> int:
     """Store constants of int64 and int32 in the narrowest type that holds them; return how many.
 
-    A Cast makes them what they were; ONNX Runtime folds it when it opens a model. Positions, of a
-    ScatterND for example, can take more bytes than weights. Does nothing to constants of less than 4 KiB, as
-    shapes and axes are, to inputs and outputs, and to integers that are dequantized: their type is that of
-    their grid, and runtimes look for the int32 bias of a layer right in front of its DequantizeLinear.
+    A Cast restores their type; ONNX Runtime folds it when it opens a model. Positions, of a ScatterND for
+    example, can take more bytes than weights. Does nothing to constants of less than 4 KiB, such as shapes
+    and axes, to inputs and outputs, and to integers that are dequantized: their type is that of their grid,
+    and runtimes expect the int32 bias of a layer as the direct input of its DequantizeLinear.
     """
     walk.check_graph(graph)
     owners, ends = walk.constant_owners(graph), walk.ends(graph)

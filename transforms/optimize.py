@@ -42,7 +42,7 @@ _ROWS = 1 << 10
 """Rows of a table that are transposed together."""
 
 _REUSED = "gemm_"
-"""Prefix of the names that the optimizer gives to nodes around a Gemm, and would give again.
+"""Prefix of the names that the optimizer gives to nodes around a Gemm; another run would reuse them.
 
 If a session later fuses another MatMul with an Add, version 1.31 confuses the shapes of the two Gemms and
 refuses the model.
@@ -58,11 +58,11 @@ def optimize(
     are in ``exclude`` keep their outputs: no later node is merged into them. ``keep_tied``: the Transpose of
     an embedding in front of the head of a language model stays, instead of a second copy.
 
-    Raises ModelError, with the reason and the graph unchanged, if ONNX Runtime cannot load the model, because
-    of an operator of another library, for example, or float16 arithmetic, for which its CPU provider would
-    insert Casts (widen such a graph first); for a GroupNormalization, whose parts would lose its variance if
-    they were rounded; and if the result does not pass onnx's checker, does not run, or computes something
-    else on random inputs.
+    Raises ModelError, with the reason and the graph unchanged, if ONNX Runtime cannot load the model, for
+    example because of an operator of another library; for float16 arithmetic, for which its CPU provider
+    would insert Casts (widen such a graph first); for a GroupNormalization, whose decomposition would lose
+    the variance if it were rounded; and if the result does not pass onnx's checker, does not run, or computes
+    something else on random inputs.
     """
     for node in walk.nodes(graph):
         if node.op != "Cast" and any(dtypes.is_type(tensor, dtypes.FLOAT16) for tensor in node.outputs):
@@ -93,7 +93,7 @@ def optimize(
 
 
 def _untie(graph: gs.Graph, excluded: NodeSet) -> None:
-    """Fold the Transposes of tied tables, which the runtime would hold several copies of meanwhile."""
+    """Fold the Transposes of tied tables here, as the runtime would hold several copies while folding."""
     tables = [tensor for tensor in walk.constants(graph) if is_tied(tensor)]
     turns = {
         id(node)
@@ -115,7 +115,7 @@ def _is_turn(node: gs.Node, table: gs.Constant) -> bool:
 
 
 def _turned(table: AnyArray) -> AnyArray:
-    """Return the transposed table; some rows at a time stay in the caches, in a fourth of the time."""
+    """Return the transposed table, by blocks of rows that fit in caches, in a quarter of the time."""
     turned = np.empty(table.shape[::-1], table.dtype)
     for first in range(0, len(table), _ROWS):
         turned[:, first : first + _ROWS] = table[first : first + _ROWS].T
@@ -143,7 +143,7 @@ def _optimized(model: onnx.ModelProto, names: walk.Names) -> onnx.ModelProto | N
 
 
 def _is_same(before: onnx.ModelProto, after: onnx.ModelProto) -> bool:
-    """Return whether two models are equal, apart from operator sets that the second imports besides."""
+    """Return whether two models are equal, apart from additional operator sets that the second imports."""
     imports = list(before.opset_import)
     if before.ir_version != after.ir_version or list(after.opset_import)[: len(imports)] != imports:
         return False

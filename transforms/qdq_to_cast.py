@@ -23,7 +23,7 @@ def qdq_to_cast(graph: gs.Graph) -> int:
 
     These are ExtendedQuantizeLinear and ExtendedDequantizeLinear of type bfloat16 with scale 1 and zero point
     0, also in bodies. Every number stays the same bit for bit: both round half to even, overflow to infinity,
-    and keep NaN and subnormals. Domains without nodes are no longer imported. Does nothing to float16, where
+    and keep NaN and subnormals. Imports of domains without nodes are dropped. Does nothing to float16, where
     the operator saturates and a Cast overflows, to other types, scales and zero points, and to computed ones.
     Raises ValueError below opset 13, the first in which Cast supports bfloat16.
     """

@@ -1,16 +1,17 @@
-"""Channels of the states of a transformer, rotated by an orthogonal matrix that weights take in.
+"""Rotation of the residual stream of a transformer by an orthogonal matrix that is folded into weights.
 
-Between its layers a transformer has a sum of states, from the embedding to the last product. A few of its
-channels are much larger than others, and set the range of what layers read. A normalization by the root of
-the mean square commutes with an orthogonal matrix R: norm(x R) = norm(x) R. So does one that subtracts the
-mean of a row first, if R keeps the vector of ones. QuaRot (arXiv 2404.00456, section 4, stage 1) therefore
+Between its layers a transformer has a sum of states (the residual stream), from the embedding to the last
+product. A few of its channels are much larger than others, and set the range of the inputs of layers. A
+normalization by the root mean square commutes with an orthogonal matrix R: norm(x R) = norm(x) R. So does one
+that first subtracts the mean of a row, if R keeps the vector of ones. QuaRot (arXiv 2404.00456, section 4,
+stage 1) therefore
 
-* multiplies by R whatever writes into the sum: rows of embeddings, and the results of layers, W R;
-* multiplies by R^T what layers do with the normalized states, with the scales s of the normalization, whose
-  place ones take: R^T diag(s) W. Its biases b become biases of these layers, b W.
+* multiplies everything that is added to the sum by R: rows of embeddings, and the results of layers, W R;
+* multiplies the weights that read normalized states by R^T and by the scales s of the normalization, which
+  become ones: R^T diag(s) W. The biases b of the normalization become biases of these layers, b W.
 
-What the model computes stays the same in real arithmetic, and has no outlying channels. A head that shares
-the table of the embedding keeps sharing it, after one small product by R^T diag(s) R.
+The model computes the same in real arithmetic, and its states have no outlying channels. A head that shares
+the table of the embedding still shares it, after one small product by R^T diag(s) R.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ log = logging.getLogger(__name__)
 
 
 def rotate_channels(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None) -> int:
-    """Rotate the channels of the states of transformers, in place; return how many weights took that in.
+    """Rotate the channels of the states of transformers, in place; return how many weights changed.
 
-    Takes sums of states that begin with rows of an embedding, with those of positions, in float32, that are
-    normalized before layers, as LayerNormalization, RMSNormalization, SimplifiedLayerNormalization or in
-    several nodes. The matrix is a Hadamard matrix, beside a cosine transform where the width is not a power
-    of two, with random signs, and keeps the mean of a row. Equal up to rounding in float32.
+    Applies to float32 sums of states that begin with rows of an embedding, with or without positions, and are
+    normalized before layers, by LayerNormalization, RMSNormalization, SimplifiedLayerNormalization or several
+    nodes. The matrix is a Hadamard matrix, combined with a cosine transform if the width is not a power of
+    two, with random signs, and keeps the mean of a row. Results are equal up to rounding in float32.
 
-    Does nothing to others: with a normalization whose result is added to the states, with states that are
-    outputs of the model, or that anything reads except such normalizations and products with stored matrices;
-    nor where all scales are 1 and biases 0, as after a first run, or a node whose numbers change is in
-    ``exclude`` or not in ``nodes``.
+    Does nothing to other models: with a normalization whose result is added to the states, or with states
+    that are outputs of the model or have consumers other than such normalizations and products with stored
+    matrices; nor if all scales are 1 and biases 0, as after a first run, or if a node whose numbers change is
+    in ``exclude`` or not in ``nodes``.
     """
     left, done, count = resolve(exclude, graph, nodes), set[int](), 0
     for table in tables(graph):
@@ -65,7 +66,7 @@ def rotate_channels(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Ex
 
 
 def _rotate(edits: Edits, states: RotatedStates) -> None:
-    """Let weights take the matrix in."""
+    """Fold the matrix into the weights."""
     for node, affine in states.heads:
         _rotate_before(edits, node, affine)
     for node, affine in states.read:
@@ -94,7 +95,7 @@ def _is_copy(node: gs.Node, states: RotatedStates) -> bool:
 
 
 def _rotate_before(edits: Edits, node: gs.Node, affine: Affine | None) -> None:
-    """Multiply what a head reads by R^T diag(s) R: it then reads the rotated states of its own table."""
+    """Multiply the input of a head by R^T diag(s) R, so that it can use the rotated table."""
     if affine is None:
         return
     read = node.inputs[0]
@@ -110,7 +111,7 @@ def _rotate_before(edits: Edits, node: gs.Node, affine: Affine | None) -> None:
 
 
 def _add_bias(edits: Edits, states: RotatedStates, node: gs.Node, bias: Float64Array) -> None:
-    """Add b W to the bias of a product, in it or in the Add after it, which is put there if need be."""
+    """Add b W to the bias of a product, in the node or in the Add after it, which is inserted if needed."""
     alpha, beta = (float(node.attrs.get(name, 1.0)) for name in ("alpha", "beta"))
     added = alpha * (bias.astype(np.float32) @ _rows(node)).astype(np.float64)
     result = node.outputs[0]
@@ -132,7 +133,7 @@ def _add_bias(edits: Edits, states: RotatedStates, node: gs.Node, bias: Float64A
 
 
 def _rows(node: gs.Node) -> Float32Array:
-    """Return the weight of a product with the channels that it sums over on the first axis."""
+    """Return the weight of a product with its input channels on the first axis."""
     return inputs_of(node).rows(node.inputs[1].values)
 
 

@@ -1,4 +1,4 @@
-"""Activations brought into the range of BF16 before they are rounded."""
+"""Activations clipped to the range of BF16 before they are rounded."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ def saturate_activations(
 ) -> int:
     """Clip every tensor that a conversion will round to +-3.38953139e38; return how many got a Clip.
 
-    To be called before :func:`transforms.insert_cast.insert_cast` and its like: no sum that overflows BF16
-    then becomes infinite. Does nothing to weights (see :func:`transforms.saturate.saturate`), to tensors
-    that are clipped to the range already, to those whose infinities mean something
-    (:mod:`transforms.plan.infinities`), and to inputs that are bfloat16 themselves with
-    ``keep_io_types`` false. Raises ValueError below opset 12, in which Clip does not take bounds as inputs
-    for all types.
+    Call it before :func:`transforms.insert_cast.insert_cast` or a similar rewrite, so that no sum that
+    overflows BF16 becomes infinite. Does nothing to weights (see :func:`transforms.saturate.saturate`), to
+    tensors that are already clipped to the range, to those whose infinities have a meaning
+    (:mod:`transforms.plan.infinities`), and to inputs that become bfloat16 with ``keep_io_types`` false.
+    Raises ValueError below opset 12, where Clip does not take bounds as inputs for all types.
     """
     walk.check_graph(graph)
     if graph.opset < 12:

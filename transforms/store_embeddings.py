@@ -80,7 +80,7 @@ def store_embeddings(
 def tie_embeddings(graph: gs.Graph) -> int:
     """Let products whose weight equals a transposed embedding multiply by the embedding; return how many.
 
-    An exact copy of the table as a weight of a MatMul or Gemm is no longer stored.
+    So an exact copy of the table as a weight of a MatMul or Gemm need not be stored.
     """
     names, changed, table_by_id = walk.Names(graph), 0, tables(graph)
     for owner in walk.graphs(graph):

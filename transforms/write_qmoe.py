@@ -6,7 +6,7 @@ or each block of a row. Zero points are packed in the same way; without them, th
 2^(bits - 1).
 The kernel of the CPU provider of ONNX Runtime 1.32 differs from the documentation of the operator:
 
-* there is no third product: rows of the gate and the value of SwiGLU alternate in one matrix,
+* it has no third product: rows of the gate and the value of SwiGLU alternate in one matrix,
   ``swiglu_fusion`` 1;
 * routing weights are the softmax of the selected logits, whatever ``normalize_routing_weights`` says, unless
   they are a separate input;
