@@ -1,4 +1,4 @@
-"""True bfloat16: nodes that compute on bfloat16 tensors, as far as their operators' schemas allow."""
+"""True bfloat16: nodes that compute on bfloat16 tensors where the schemas of their operators allow it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _floats(tensors: list[gs.Tensor]) -> list[int]:
 
 
 def _set_output_type(node: gs.Node, element: int) -> None:
-    """Set the output type of a Cast or ConstantOfShape, which is an attribute, to the element type."""
+    """Set the attribute for the output type of a Cast or ConstantOfShape to the element type."""
     if node.op == "ConstantOfShape":
         value = node.attrs.get("value")
         values = np.zeros(1, np.float32) if value is None else value.values

@@ -1,4 +1,4 @@
-"""HardSwish restored, which ONNX Runtime's optimizer decomposes for lack of a kernel, and exporters did."""
+"""HardSwish restored after decomposition by ONNX Runtime's optimizer, which lacks a kernel, or exporters."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _FORM = Form(("Clip", "HardSigmoid"), {"": {monomial(relu6=1, x=1): 1 / 6}})
 def fuse_hardswish(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None) -> int:
     """Replace ``x * HardSigmoid(x, alpha=1/6, beta=1/2)`` by HardSwish, in all bodies; return how many.
 
-    So is ``x * Clip(x + 3, 0, 6) / 6``, associated in any way, up to rounding. The node rounds its result
-    once, the others would round each of theirs, and has the name of the last of them. Intermediate results
-    that are used elsewhere, or are outputs, stay. Does nothing below opset 14, for another alpha or beta, and
+    ``x * Clip(x + 3, 0, 6) / 6``, associated in any way, is replaced as well. Results are equal up to
+    rounding: the new node rounds once, and not after each operation. It has the name of the last node that it
+    replaces. Intermediate results that are used elsewhere, or are outputs, stay. Does nothing below opset 14, for another alpha or beta, and
     if one of the nodes is in ``exclude``.
     """
     if not walk.reaches(graph, OPSET, __name__):

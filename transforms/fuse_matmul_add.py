@@ -1,4 +1,4 @@
-"""A product of matrices and the bias added to it become one Gemm."""
+"""A matrix product and the addition of its bias fused to a Gemm."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ OPSET = 7
 """First opset whose Gemm broadcasts a bias as Add does."""
 
 _TYPES = (dtypes.FLOAT, dtypes.FLOAT16, int(onnx.TensorProto.DOUBLE))
-"""Those of Gemms that ONNX Runtime computes."""
+"""The types for which ONNX Runtime has a Gemm."""
 
 
 def fuse_matmul_add(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exclusion = None) -> int:
     """Replace each MatMul of two matrices and the Add after it by a Gemm; return how many.
 
-    The operand that is added may be computed, and stand on either side. The Gemm has the name of the MatMul
-    and computes the same sums in an order that the runtime chooses: equal up to rounding.
-    :func:`transforms.split_gemm.split_gemm` goes back; :func:`transforms.fuse_matmul.fuse_matmul` merges
-    products that share an input. Bodies of If, Loop and Scan included.
+    The added operand may be computed, and may be on either side. The Gemm has the name of the MatMul and
+    computes the same sums in an order that the runtime chooses, so results are equal up to rounding.
+    :func:`transforms.split_gemm.split_gemm` is the inverse; :func:`transforms.fuse_matmul.fuse_matmul` merges
+    products that share an input. Bodies of If, Loop and Scan are included.
 
     Does nothing below opset 7, unless both factors are known to have two axes (a Gemm takes no others) and
     the bias is known to broadcast to the product and not beyond, if another node reads the product or it is
@@ -61,7 +61,7 @@ def _products(add: gs.Node, inside: Collection[int]) -> Iterator[tuple[gs.Node, 
 
 
 def _why_not(product: gs.Node, bias: gs.Tensor, outputs: set[int]) -> str | None:
-    """Return the reason against a Gemm in place of a product and the Add of its bias, or None."""
+    """Return the reason why a product and the Add of its bias cannot become a Gemm, or None."""
     result = product.outputs[0]
     if not walk.is_read_once(result) or id(result) in outputs:
         return f"'{result.name}' is read by other nodes, or an output"

@@ -1,4 +1,4 @@
-"""Rounding written as a pair of Casts: standard ONNX, which any runtime carries out."""
+"""Rounding written as a pair of Casts: standard ONNX, which any runtime supports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ELEMENTS = {"bfloat16": (dtypes.BFLOAT16, "bf16"), "float16": (dtypes.FLOAT16, 
 def cast_pair(dtype: str) -> RoundingPair:
     """Return ``Cast(to=element)`` and ``Cast(to=FLOAT)``, which round half to even and keep NaN.
 
-    Raises ValueError for a type that no pair can be made of.
+    Raises ValueError for other types than bfloat16 and float16.
     """
     refuse_unknown(dtype, _ELEMENTS, "dtype")
     element, suffix = _ELEMENTS[dtype]
@@ -36,8 +36,8 @@ def insert_cast(
     Covers tensors between two nodes, inputs and outputs of the model, weights, and the same inside the
     bodies of If, Loop and Scan; one pair serves all uses of a tensor. The cases in which a tensor is left
     alone are those of :mod:`transforms.plan.rounding_plan`; with ``round_before_relu`` also the tensor before
-    a Relu gets a pair. A graph that has its pairs is left as it is. ``dtype`` is "bfloat16" or "float16"
-    (ValueError otherwise).
+    a Relu gets a pair. A graph that already has its pairs is not changed. ``dtype`` is "bfloat16" or
+    "float16" (ValueError otherwise).
     """
     pair = cast_pair(dtype)
     excluded = resolve(exclude, graph, nodes)

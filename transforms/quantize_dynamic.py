@@ -36,16 +36,16 @@ def quantize_dynamic(
 ) -> int:
     """Let each MatMul and Gemm that multiplies by dequantized integers of 8 bits multiply integers.
 
-    Also in bodies. Returns how many. Its float input is rounded to uint8 once for all products of one graph
-    that read it, and multiplied with the integers of the weight as they are stored: with one scale and zero
-    point, or one of each for an output. ``ranges``: ``row`` for a range of each row, along the last axis, so
-    that results do not depend on padding and batch; ``tensor`` for one of all rows, as a tensor of a single
-    row has. A Gemm's ``alpha`` goes into the scales, its bias into an Add.
+    Also in bodies. Returns how many. The float input is rounded to uint8 once for all products of one graph
+    that read it, and multiplied by the stored integers of the weight, which have one scale and zero point, or
+    one of each per output. ``ranges``: ``row`` for a range of each row, along the last axis, so that results
+    do not depend on padding and batch; ``tensor`` for a common range of all rows, also used for a single row.
+    A Gemm's ``alpha`` is folded into the scales, its bias becomes an Add.
 
-    Does nothing for a product with both operands or a vector computed, for other weights, such as those in
+    Does nothing for a product of two computed operands or with a vector, for other weights, such as those in
     blocks or with scales along the sum, for a Gemm that transposes its input or scales a bias that is not
-    constant, for inputs of another type than float32 (they may be dequantized integers: then the product has
-    them already), and for nodes in ``exclude``.
+    constant, for inputs of types other than float32, for dequantized inputs, whose integers a kernel already
+    uses, and for nodes in ``exclude``.
     """
     refuse_unknown(ranges, RANGES, "ranges")
     if not walk.reaches(graph, _FIRST_OPSET, __name__):

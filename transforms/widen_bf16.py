@@ -91,7 +91,7 @@ def _widen_interface(graph: gs.Graph, names: walk.Names) -> int:
 
 
 def _outer(tensor: gs.Tensor, names: walk.Names) -> gs.Variable:
-    """Return a float32 tensor that has the name of a bfloat16 one from now on."""
+    """Return a float32 tensor that takes over the name of a bfloat16 one."""
     outer = variable(tensor.name, FLOAT, tensor)
     tensor.name = names.derive(outer.name, "bfloat16")
     return outer

@@ -27,7 +27,7 @@ _CONTAINERS = {
 def widen_float16(graph: gs.Graph, *, keep_io_types: bool = True) -> int:
     """Make every float16 tensor float32, bodies included; return how many tensors, Casts among them, changed.
 
-    Widening is exact; results differ from float16 arithmetic in not being rounded to float16 in between.
+    Widening is exact; results differ from float16 arithmetic because intermediate values are not rounded.
     Inputs and outputs of the model stay float16, with a Cast, or become float32 with ``keep_io_types``
     false. Remaining Casts from float32 to float32 are removed. Raises ValueError if an input or output is a
     sequence or an optional of float16 tensors, which Cast does not accept.
@@ -125,7 +125,7 @@ def _widen_variables(graph: gs.Graph, fixed: set[int]) -> int:
 
 
 def widen_attributes(node: gs.Node, element: int) -> None:
-    """Let a node make float32 where its attributes say an element type; :class:`Node` may have lost some."""
+    """Replace the element type in attributes of a node by float32, also in those that :class:`Node` keeps."""
     for name in _TYPE_ATTRIBUTES:
         if node.attrs.get(name) == element:
             node.attrs[name] = dtypes.FLOAT
@@ -137,7 +137,7 @@ def widen_attributes(node: gs.Node, element: int) -> None:
 
 
 def _wide_type(attribute: onnx.AttributeProto, element: int) -> onnx.AttributeProto:
-    """Return the attribute with float32 for an element type if it is a type, as that of an empty Optional."""
+    """Return an attribute that is a type, as of an empty Optional, with float32 for an element type."""
     if attribute.type != onnx.AttributeProto.TYPE_PROTO:
         return attribute
     wide = onnx.AttributeProto()
