@@ -20,8 +20,8 @@ def fuse_hardswish(graph: gs.Graph, *, nodes: Choice | None = None, exclude: Exc
 
     ``x * Clip(x + 3, 0, 6) / 6``, associated in any way, is replaced as well. Results are equal up to
     rounding: the new node rounds once, and not after each operation. It has the name of the last node that it
-    replaces. Intermediate results that are used elsewhere, or are outputs, stay. Does nothing below opset 14, for another alpha or beta, and
-    if one of the nodes is in ``exclude``.
+    replaces. Intermediate results that are used elsewhere, or are outputs, stay. Does nothing below opset 14,
+    for another alpha or beta, and if one of the nodes is in ``exclude``.
     """
     if not walk.reaches(graph, OPSET, __name__):
         return 0
