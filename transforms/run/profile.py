@@ -39,7 +39,7 @@ class Kernel:
 def profiled(
     openers: Sequence[Opener], feeds: Sequence[Feed], options: RunOptions, seconds: float = _SECONDS
 ) -> list[list[Kernel]]:
-    """Return the kernels of each model in execution order; an empty list if there is no profile.
+    """Return the kernels of each model in execution order; an empty list without a profile.
 
     The models take turns, each on its feed, so that other load on the machine affects them alike. The
     runtime's profile has wall-clock time only, which varies least on one thread: ``options`` are those of
