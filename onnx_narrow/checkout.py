@@ -23,7 +23,7 @@ def join() -> None:
 
     Raises ImportError, naming the file, if Python finds another package of one of these names first.
     """
-    if (_HERE / FOLDERS[0]).is_dir() or any(isinstance(one, _Beside) for one in sys.meta_path):
+    if (_HERE / FOLDERS[0]).is_dir() or any(isinstance(finder, _Beside) for finder in sys.meta_path):
         return
     for name in FOLDERS:
         _check(name)

@@ -46,7 +46,7 @@ class PhaseBar:
     """
 
     def __init__(
-        self, what: str, unit: str = "", phases: Sequence[str] = (), clock: _Clock | None = None
+        self, name: str, unit: str = "", phases: Sequence[str] = (), clock: _Clock | None = None
     ) -> None:
         """Name the phase, its pieces if it has any, and all phases of the run, with its clock."""
         self._phases, self._clock = phases, clock or _Clock()
@@ -54,7 +54,7 @@ class PhaseBar:
         self._done, self._start, self._ended = 0, time.perf_counter(), threading.Event()
         self._total: int | None = None
         self._note = ""
-        self.what, self._unit = what, unit
+        self.name, self._unit = name, unit
         self._is_notebook = "ipykernel" in sys.modules
         self._is_shown = self._is_notebook or sys.stderr.isatty()
         if self._is_shown:
@@ -84,7 +84,7 @@ class PhaseBar:
         if not is_done:
             return
         pieces = f"{self._done} {self._unit}{'' if self._done == 1 else 's'}, " if self._unit else ""
-        line = f"{self.what}: {pieces}{time.perf_counter() - self._start:.1f} s"
+        line = f"{self.name}: {pieces}{time.perf_counter() - self._start:.1f} s"
         if log.isEnabledFor(logging.INFO):
             log.info(line)
         elif not self._is_shown and time.perf_counter() - self._clock.start >= _LONG:
@@ -103,10 +103,10 @@ class PhaseBar:
         tqdm = importlib.import_module("tqdm.auto" if self._is_notebook else "tqdm").tqdm
         if self._bar is not None:
             self._bar.close()
-        is_known = self.what in self._phases
-        number = f"{self._phases.index(self.what) + 1}/{len(self._phases)} " if is_known else ""
+        is_known = self.name in self._phases
+        number = f"{self._phases.index(self.name) + 1}/{len(self._phases)} " if is_known else ""
         form = None if self._unit else "{desc} [{elapsed}{postfix}]"
-        self._bar = tqdm(desc=number + self.what, unit=self._unit, leave=False, bar_format=form)
+        self._bar = tqdm(desc=number + self.name, unit=self._unit, leave=False, bar_format=form)
 
     def _tick(self, ended: threading.Event) -> None:
         while not ended.wait(_TICK):
@@ -121,7 +121,7 @@ class PhaseBar:
             total = "" if self._total is None else f" of {self._total}"
             pieces = f"{self._done}{total} {self._unit}s, " if self._unit else ""
             note = f", {self._note}" if self._note and not self._unit else ""
-            self._clock.say(f"{self.what}: {pieces}{gone:.0f} s{note}")
+            self._clock.say(f"{self.name}: {pieces}{gone:.0f} s{note}")
 
 
 class Bars(Events):
@@ -145,7 +145,7 @@ class Bars(Events):
 
     def phase(self, name: str, unit: str = "") -> Progress:
         """End the phase before, unless it goes on, and return what shows this one."""
-        if self._bar is None or self._bar.what != name:
+        if self._bar is None or self._bar.name != name:
             self._end(is_done=True)
             self._bar = PhaseBar(name, unit, self._names, self._clock)
         return self._bar.show

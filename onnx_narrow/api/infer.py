@@ -90,18 +90,18 @@ def infer(
     ...     print(len(list(found["logits"].glob("*.npy"))))
     8
     """
-    given = checked("infer", locals())
-    where, source = Path(output), source_of(model)
-    check_folder(where, force=force)
+    keywords = checked("infer", locals())
+    results, source = Path(output), source_of(model)
+    check_folder(results, force=force)
     beside = None if time is None else _beside(time)
-    options = SampleOptions.of(given)
+    options = SampleOptions.of(keywords)
     with Told(progress) as told:
         told.expect(
             "" if feeds_from is None else "encoding", "loading", "running", "timing" if beside else ""
         )
         with open_folder(options, source, told, unrolls=False) as folder:
-            saved = save_outputs(source, folder, where, options, told)
-            told.tell(inference.lines(saved, where))
+            saved = save_outputs(source, folder, results, options, told)
+            told.tell(inference.lines(saved, results))
             if beside is not None:
                 _compare_time(beside, source, folder, told)
     return dict(saved.folders)

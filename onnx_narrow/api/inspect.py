@@ -71,13 +71,13 @@ def inspect(
     checked("inspect", locals())
     with Told(progress) as told:
         if grids:
-            found, lines = _on_grids(model)
+            content, lines = _on_grids(model)
         elif layers or tensors:
-            found, lines = _listed(model, layers=layers, tensors=tensors)
+            content, lines = _listed(model, layers=layers, tensors=tensors)
         else:
-            found, lines = _inspected(model) if against is None else _differing(model, against)
+            content, lines = _inspected(model) if against is None else _differing(model, against)
         told.tell(lines)
-    plain: dict[str, Any] = json.loads(json.dumps(found))
+    plain: dict[str, Any] = json.loads(json.dumps(content))
     return plain
 
 

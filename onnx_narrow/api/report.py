@@ -18,7 +18,7 @@ from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import checked, files_in
 from onnx_narrow.api.work_options import run_of
 from onnx_narrow.charts.html_report import page
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from onnx_narrow.options.shared import OF_SAMPLES
 from onnx_narrow.summaries import compared_models
 from onnx_narrow.summaries.advised_call import Door
@@ -104,15 +104,15 @@ def report(
     TypeError, ValueError, OSError
         As :func:`onnx_narrow.quantize`.
     """
-    given = checked("report", locals())
+    keywords = checked("report", locals())
     sources = source_of(float_model), source_of(quantized)
-    options = SampleOptions.of(given, replace(run_of(given), spin=False))
-    files = files_in(given, "output", "json", "csv", inputs=[source.path for source in sources])
+    options = SampleOptions.of(keywords, replace(run_of(keywords), spin=False))
+    files = files_in(keywords, "output", "json", "csv", inputs=[source.path for source in sources])
     refuse_other_ending(files["output"], "an HTML page", ".html", ".htm")
-    made_of = _made_of(*sources, given)
-    with Told(progress) as told, temporary_folder() as own:
+    made_of = _made_of(*sources, keywords)
+    with Told(progress) as told, temporary_folder() as folder:
         told.expect(*_PHASES)
-        paths = placed(sources[0], own, _FLOAT), placed(sources[1], own, _QUANTIZED)
+        paths = placed(sources[0], folder, _FLOAT), placed(sources[1], folder, _QUANTIZED)
         with open_folder(options, sources[0], told) as samples:
             told.phase("loading")
             comparison = compare_models(*paths, samples, progress=_each(told))
@@ -136,15 +136,15 @@ def _each(events: Events) -> Progress:
     return _told
 
 
-def _made_of(float_model: Source, quantized: Source, given: Given) -> Callable[..., Made]:
+def _made_of(float_model: Source, quantized: Source, keywords: Keywords) -> Callable[..., Made]:
     """Return Made with what calls name models and samples."""
-    kept = (name for name in OF_SAMPLES if name in given and not callable(given[name]))
-    of_samples = {"data": given["data"], **{name: given[name] for name in kept}}
+    names = (name for name in OF_SAMPLES if name in keywords and not callable(keywords[name]))
+    of_samples = {"data": keywords["data"], **{name: keywords[name] for name in names}}
     variables: dict[str, str] = {}
-    if not isinstance(given["data"], str | os.PathLike):
+    if not isinstance(keywords["data"], str | os.PathLike):
         of_samples["data"], variables[_SAMPLES] = _SAMPLES, "data"
-    if "feeds_from" in given:
-        encoder = source_of(given["feeds_from"]).path
+    if "feeds_from" in keywords:
+        encoder = source_of(keywords["feeds_from"]).path
         of_samples["feeds_from"] = encoder or _ENCODER
         variables |= {} if encoder else {_ENCODER: "feeds_from"}
     for source, file, name in ((float_model, _FLOAT, "float_model"), (quantized, _QUANTIZED, "quantized")):

@@ -48,13 +48,13 @@ def run_steps(
     except UselessError as error:
         raise ValueError(work_lines.useless(error.outputs, work)) from error
     except MissingDataError as error:
-        other = "" if work.asked.auto_mixed_precision else ", or {random_data:N} for an experiment"
-        raise ValueError(f"{error}: {spelled('give {data:DIR}' + other)}") from error
-    record, grids, kept = work.record, list(work.record.grids or ()), kept_in_float(work.graph)
+        alternative = "" if work.asked.auto_mixed_precision else ", or {random_data:N} for an experiment"
+        raise ValueError(f"{error}: {spelled('give {data:DIR}' + alternative)}") from error
+    record, grids, in_float = work.record, list(work.record.grids or ()), kept_in_float(work.graph)
 
     def _lines(sizes: Sizes) -> Iterable[str]:
         of_ranges = ranges.line(grids) if ranges else ()
-        return summed_up((*work_lines.lines(work, sizes, kept), *of_ranges), told.lines)
+        return summed_up((*work_lines.lines(work, sizes, in_float), *of_ranges), told.lines)
 
     return finish(
         work,
@@ -66,7 +66,7 @@ def run_steps(
         beside=ranges.writing(grids) if ranges else None,
         scheme=work.scheme,
         converted={f"{name} {role}": count for (name, role), count in record.tensors.items()},
-        kept=dict(kept),
+        kept=dict(in_float),
         decided=list(record.decisions.tried),
         sensitivity=record.sensitivity,
     )

@@ -16,7 +16,7 @@ from onnx_narrow.api.image_keywords import image_options
 from onnx_narrow.api.sources import Data, Model, samples_folder, samples_of, write_samples
 from onnx_narrow.api.usage import fields_in
 from onnx_narrow.api.work_options import run_of
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from transforms import model_io
 from transforms.calibrate.calibration_data import CalibrationData
 from transforms.files.cleanup import temporary_folder
@@ -55,14 +55,14 @@ class SampleOptions:
     run: RunOptions = field(default_factory=RunOptions)
 
     @classmethod
-    def of(cls, given: Given, run: RunOptions | None = None) -> SampleOptions:
+    def of(cls, keywords: Keywords, run: RunOptions | None = None) -> SampleOptions:
         """Return the options of a call by its keywords; ``run``: how models run, if these do not say it.
 
         Raises OSError for a cache that cannot be written, and as :func:`image_options` does.
         """
-        if "calibration_cache" in given:
-            model_io.check_output(given["calibration_cache"], force=True)
-        return cls(**fields_in(cls, given), images=image_options(given), run=run or run_of(given))
+        if "calibration_cache" in keywords:
+            model_io.check_output(keywords["calibration_cache"], force=True)
+        return cls(**fields_in(cls, keywords), images=image_options(keywords), run=run or run_of(keywords))
 
 
 @contextmanager
@@ -82,8 +82,8 @@ def open_data(options: SampleOptions, source: Source, events: Events) -> Iterato
         report_litter(events, samples)
         yield replace(none, source=samples, images=options.images, limit=options.limit)
     else:
-        with open_folder(options, source, events) as found:
-            yield replace(none, source=found.folder)
+        with open_folder(options, source, events) as written:
+            yield replace(none, source=written.folder)
 
 
 @contextmanager
@@ -98,28 +98,28 @@ def open_folder(
     from transforms.compare import measure_run  # imports take time that small jobs notice
 
     assert options.data is not None, "asked for before"
-    with temporary_folder() as own, temporary_folder() as whole:
+    with temporary_folder() as sample_folder, temporary_folder() as prepared_folder:
         inputs = partial(inputs_of, source)
-        folder = samples_folder(options.data, inputs, own, options.limit, events)
+        folder = samples_folder(options.data, inputs, sample_folder, options.limit, events)
         report_litter(events, folder)
         if options.feeds_from is not None:
             from onnx_narrow.api.fed import fed  # imports take time that small jobs notice
 
-            fed(options, folder, source, whole, events)
+            fed(options, folder, source, prepared_folder, events)
         elif options.sequences and unrolls:
             from onnx_narrow.api.unrolled import unrolled
 
-            unrolled(options, folder, source, whole, events)
+            unrolled(options, folder, source, prepared_folder, events)
         else:
             data = measure_run.Data(folder, options.images, options.run, options.limit)
             if tells:
                 _tell(data, source.load(), events)
             if callable(options.images.transform):  # other processes have not got it
-                write_samples(data.samples(inputs_of(source)), whole)
-                data = replace(data, folder=whole, images=ImageOptions())
+                write_samples(data.samples(inputs_of(source)), prepared_folder)
+                data = replace(data, folder=prepared_folder, images=ImageOptions())
             yield data
             return
-        yield measure_run.Data(whole, ImageOptions(), options.run)
+        yield measure_run.Data(prepared_folder, ImageOptions(), options.run)
 
 
 def inputs_of(source: Source) -> Sequence[ModelInput]:
@@ -137,9 +137,9 @@ def _tell(data: FolderData, graph: gs.Graph, events: Events) -> None:
         data.samples(inputs).tell_images(graph, events, data.options)
 
 
-def labels_in(given: Given) -> NDArray[Any] | None:
+def labels_in(keywords: Keywords) -> NDArray[Any] | None:
     """Return class numbers as an array, read from a file if they are in one; None without any."""
-    labels = given.get("labels")
+    labels = keywords.get("labels")
     return read_array(labels) if isinstance(labels, Path) else None if labels is None else as_array(labels)
 
 

@@ -26,7 +26,7 @@ from transforms.runtime.session import OpenModel
 _Piece = tuple[str, dict[str, np.ndarray] | Iterator[Step]]
 """The name of a sample with its arrays, or of a sequence with its steps."""
 
-_Made = tuple[str, Mapping[str, np.ndarray], float]
+_Computed = tuple[str, Mapping[str, np.ndarray], float]
 """The name of a sample or step, its outputs, and the seconds of the model."""
 
 
@@ -65,8 +65,8 @@ def save_outputs(
     start = time.perf_counter()
     progress = events.phase("running", "sequence" if options.sequences else "sample")
     pieces: Iterable[_Piece] = samples
-    made = _outputs(model, each_told(pieces, progress, len(samples)), names, writer, options.generate)
-    runs, computing = _save_all(made, folders)
+    results = _outputs(model, each_told(pieces, progress, len(samples)), names, writer, options.generate)
+    runs, computing = _save_all(results, folders)
     return SavedOutputs(samples, folders, runs, time.perf_counter() - start, computing, model.widened)
 
 
@@ -83,10 +83,10 @@ def _chosen(model: OpenModel, options: SampleOptions) -> Sequence[str]:
 
 def _check_folders(folders: Iterable[Path], names: Sequence[str], data: Path, options: SampleOptions) -> None:
     """Raise for a folder in which results cannot be written, or in which samples lie."""
-    given = options.data
-    of_samples = [data, *([Path(given)] if isinstance(given, str | os.PathLike) else [])]
+    source = options.data
+    sample_folders = [data, *([Path(source)] if isinstance(source, str | os.PathLike) else [])]
     for folder in folders:
-        if folder.exists() and any(folder.samefile(one) for one in of_samples):
+        if folder.exists() and any(folder.samefile(sample_folder) for sample_folder in sample_folders):
             raise ValueError(
                 f"output folder '{folder}' is the folder of samples, which are never overwritten"
             )
@@ -99,29 +99,29 @@ def _outputs(
     names: Sequence[str],
     writer: GreedyWriter | None,
     count: int,
-) -> Iterator[_Made]:
+) -> Iterator[_Computed]:
     """Yield what the model makes of each sample, or of each step of a sequence.
 
     ``writer``: continues samples by ``count`` tokens.
     """
-    for name, one in samples:
+    for name, piece in samples:
         start = time.perf_counter()
-        if isinstance(one, dict):
-            made = model.run(one, names)
+        if isinstance(piece, dict):
+            outputs = model.run(piece, names)
             if writer:
-                made[GENERATED] = writer.write(one, count, name)
-            yield name, made, time.perf_counter() - start
+                outputs[GENERATED] = writer.write(piece, count, name)
+            yield name, outputs, time.perf_counter() - start
             continue
-        for step in one:
+        for step in piece:
             yield step.name, step.outputs, time.perf_counter() - start
             start = time.perf_counter()
 
 
-def _save_all(made: Iterable[_Made], folders: Mapping[str, Path]) -> tuple[int, float]:
+def _save_all(results: Iterable[_Computed], folders: Mapping[str, Path]) -> tuple[int, float]:
     """Save outputs; return how many runs there were, and the seconds of the model."""
     runs, seconds = 0, 0.0
-    for name, outputs, taken in made:
-        runs, seconds = runs + 1, seconds + taken
+    for name, outputs, elapsed in results:
+        runs, seconds = runs + 1, seconds + elapsed
         for output, folder in folders.items():
             folder.mkdir(parents=True, exist_ok=True)
             write_array(folder / f"{name}.npy", outputs[output])

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from onnx_narrow.api.usage import named
 from onnx_narrow.options.kinds import listed
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from transforms.files.named_file import parse_toml
 from transforms.files.spelling import as_option, spelled
 from transforms.pipelines.options import FORMS
@@ -62,9 +62,11 @@ class SchemeWish:
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Given, config: Config | None, deployment: str, keys: Mapping[str, Any]) -> SchemeWish:
+    def of(
+        cls, keywords: Keywords, config: Config | None, deployment: str, keys: Mapping[str, Any]
+    ) -> SchemeWish:
         """Return what keywords say of it beside the first three."""
-        more = {name: given[name] for name in ("assignments", "opset", "input_shapes") if name in given}
+        more = {name: keywords[name] for name in ("assignments", "opset", "input_shapes") if name in keywords}
         return cls(config, deployment, keys, **more)
 
     @property
@@ -79,13 +81,13 @@ class SchemeWish:
         """The keys of ``assignments``, those of tables as TABLE.KEY."""
         return [key.replace(" ", "") for key, _ in _pairs(self.assignments)]
 
-    def recorded(self, given: Given) -> dict[str, object]:
+    def recorded(self, keywords: Keywords) -> dict[str, object]:
         """Return what is recorded of keywords, from which reports make a command like the call.
 
         That is the name of the scheme; keys of the scheme that were assigned; and keywords that are no such
         keys.
         """
-        form: dict[str, object] = {name: given[name] for name in FORMS if name in given}
+        form: dict[str, object] = {name: keywords[name] for name in FORMS if name in keywords}
         texts = _texts(self.assignments) if self.assignments else ()
         if keys := [text for text in texts if text.partition(".")[0] != MIXING]:
             form["set"] = keys
@@ -144,8 +146,8 @@ def mixing_scheme(wish: SchemeWish, events: Events) -> Scheme:
     _refuse_twice(tables, changes, f"{MIXING}.")
     replaced = set().union(*(old for old, new in _ALTERNATIVES if new & changes.keys()))
     before = scheme.auto_mixed_precision.said if scheme.auto_mixed_precision else {}
-    kept = {key: value for key, value in before.items() if key not in replaced}
-    table = {**kept, **tables, **changes}
+    remaining = {key: value for key, value in before.items() if key not in replaced}
+    table = {**remaining, **tables, **changes}
     if not table:
         raise ValueError(f"'{wish.name}' has no table [{MIXING}]: give {spelled('{target:FORMAT}')}")
     return _fitted(scheme.with_(**assigned, **{MIXING: table}), wish, events)
@@ -175,9 +177,9 @@ def _assigned(wish: SchemeWish, scheme: Scheme, *, apart: Sequence[str] = ()) ->
     """
     values: dict[str, Any] = {}
     for key, value in _pairs(wish.assignments):
-        for name, given in _nested(key, value).items():
+        for name, assigned in _nested(key, value).items():
             before = values.get(name, None if name in apart else getattr(scheme, name, None))
-            values[name] = _added(before, given)
+            values[name] = _added(before, assigned)
     return values
 
 
@@ -234,10 +236,10 @@ def _filled(table: dict[str, Any], value: Any) -> dict[str, Any]:
     return {name: _filled(inner, value) if isinstance(inner, dict) else value}
 
 
-def _added(before: Any, given: Any) -> Any:
+def _added(before: Any, assigned: Any) -> Any:
     """Return a table with what is given for some of its keys, and of the tables in it; else what is given."""
     if isinstance(before, SchemeTable):
         before = before.said
-    if not (isinstance(before, Mapping) and isinstance(given, dict)):
-        return given
-    return {**before, **{key: _added(before.get(key), value) for key, value in given.items()}}
+    if not (isinstance(before, Mapping) and isinstance(assigned, dict)):
+        return assigned
+    return {**before, **{key: _added(before.get(key), value) for key, value in assigned.items()}}

@@ -79,7 +79,7 @@ def samples_of(
     if isinstance(data, str | os.PathLike):
         return Path(data)
     in_memory = IN_MEMORY if memory_limit is None else memory_limit
-    kept, room, taken = KeptArrays(in_memory), Room(Path(tempfile.gettempdir())), 0
+    store, room, total = KeptArrays(in_memory), Room(Path(tempfile.gettempdir())), 0
     samples: list[Sample] = []
     for sample in each_sample(data, limit):
         if isinstance(sample, os.PathLike):
@@ -90,11 +90,11 @@ def samples_of(
         if not isinstance(data, Sequence):  # what makes samples may fill the same array again
             by_key = {key: array.copy() for key, array in by_key.items()}
         size = sum(array.nbytes for array in by_key.values())
-        taken += size
-        if taken > in_memory:
+        total += size
+        if total > in_memory:
             room.take(size)
-        held = kept.keep(by_key)
-        samples.append(held if isinstance(arrays, dict) else tuple(held.values()))
+        stored = store.keep(by_key)
+        samples.append(stored if isinstance(arrays, dict) else tuple(stored.values()))
     return samples
 
 

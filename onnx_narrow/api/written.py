@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from onnx_narrow.summaries.words import Sizes
 from transforms import model_io
 from transforms.files.output_file import refuse_other_ending, total_bytes
@@ -43,15 +43,18 @@ class Output:
     functions: bool = True
 
     @classmethod
-    def checked(cls, given: Given, *sources: Source) -> Output:
+    def checked(cls, keywords: Keywords, *sources: Source) -> Output:
         """Return the output of a call by its keywords; its size is told beside that of the first source.
 
         Raises as :func:`checked_path` does.
         """
-        how = {"force": given.get("force", False), "external_data": given.get("save_as_external_data", False)}
-        for source in sources if "output" in given else ():
-            checked_path(given["output"], source.path, **how)
-        return cls(sources[0], given.get("output"), functions=given.get("functions", True), **how)
+        how = {
+            "force": keywords.get("force", False),
+            "external_data": keywords.get("save_as_external_data", False),
+        }
+        for source in sources if "output" in keywords else ():
+            checked_path(keywords["output"], source.path, **how)
+        return cls(sources[0], keywords.get("output"), functions=keywords.get("functions", True), **how)
 
     def write(
         self, graph: gs.Graph, metadata: Mapping[str, str], exported: model_io.Exported | None

@@ -18,8 +18,8 @@ _NAMED = re.compile(r"\{(\w+)(?::([^}]*))?\}")
 
 _NOT = re.compile(r"\b(?:without|no)\b")
 
-Given = Mapping[str, Any]
-"""Options whose values are not their defaults."""
+Keywords = Mapping[str, Any]
+"""Keywords of a call whose values differ from their defaults."""
 
 
 class Need:
@@ -36,12 +36,12 @@ class Need:
     def __str__(self) -> str:
         return spelled(self.words)
 
-    def _is_met(self, given: Any) -> bool:
-        wanted, *refused = _NOT.split(self.words, maxsplit=1)
-        if any(name in given for name, _ in _NAMED.findall("".join(refused))):
+    def _is_met(self, keywords: Any) -> bool:
+        required, *refused = _NOT.split(self.words, maxsplit=1)
+        if any(name in keywords for name, _ in _NAMED.findall("".join(refused))):
             return False
         are_given = [
-            name in given and _is_legal(given[name], legal) for name, legal in _NAMED.findall(wanted)
+            name in keywords and _is_legal(keywords[name], legal) for name, legal in _NAMED.findall(required)
         ]
         return any(are_given) or not are_given
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from onnx_narrow.summaries.advised_call import Door
 from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.model import provenance
@@ -40,7 +40,7 @@ class Made:
 
     float_model: Path
     quantized: Path
-    samples: Given
+    samples: Keywords
     metadata: Mapping[str, str]
     names: Set[str]
     tensors: Set[str]
@@ -70,9 +70,9 @@ class Made:
         They are without the values that some keys of the scheme were given.
         """
         output = self.quantized.with_name(f"{self.quantized.stem}_better.onnx")
-        given: dict[str, Any] = {"model": self.float_model, "output": output}
+        call: dict[str, Any] = {"model": self.float_model, "output": output}
         if self.tool in BF16_TOOLS:
-            return given | self._given("format")
+            return call | self._given("format")
         target = {"target": self.scheme.target} if self.scheme and self.scheme.target else {}
         config = {"config": self.config} if self.config else {}
         is_known = bool(config) or not self._option("config")
@@ -80,9 +80,9 @@ class Made:
         if self.tool != "quantize" or not is_known or not is_named:
             return {}
         shapes = {"input_shapes": dict(self.scheme.input_shapes)} if self.scheme else {}
-        return given | config | target | dict(self.samples) | self._given(*FORMS) | self._set(unset) | shapes
+        return call | config | target | dict(self.samples) | self._given(*FORMS) | self._set(unset) | shapes
 
-    def again(self, more: Given, unset: Sequence[str] = ()) -> str:
+    def again(self, more: Keywords, unset: Sequence[str] = ()) -> str:
         """Return the call that makes it, with more options; or how these are added to it."""
         base = self.base(*unset)
         if not base:
@@ -160,8 +160,8 @@ class Made:
         if self.scheme is None:
             return True
         used = [self.scheme.weight, *([] if self.rounds_weights_alone else [self.scheme.activation])]
-        formats = [one for one in map(self.scheme.format, used) if one is not None]
-        if formats and all(one.bits >= _WIDE for one in formats):
+        formats = [fmt for fmt in map(self.scheme.format, used) if fmt is not None]
+        if formats and all(fmt.bits >= _WIDE for fmt in formats):
             return False
         if not self.scheme.target:
             return True
