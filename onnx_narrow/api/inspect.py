@@ -82,29 +82,29 @@ def inspect(
 
 
 def _inspected(model: Model) -> _Said:
-    found = inspect_model(_readable(model))
-    return inspection.as_json(found), inspection.lines(found)
+    facts = inspect_model(_readable(model))
+    return inspection.as_json(facts), inspection.lines(facts)
 
 
 def _differing(model: Model, against: Model) -> _Said:
     both = inspect_model(_readable(model)), inspect_model(_readable(against))
     differences = model_differences(*both)
     content = {
-        "models": [inspection.as_json(one) for one in both],
+        "models": [inspection.as_json(facts) for facts in both],
         "differences": vars(differences),
     }
     return content, inspection.against(*both, differences)
 
 
 def _listed(model: Model, *, layers: bool, tensors: bool) -> _Said:
-    found = list_model(_readable(model))
-    content = listing.as_json(found, layers=layers, tensors=tensors)
-    return content, listing.lines(found, layers=layers, tensors=tensors)
+    listed = list_model(_readable(model))
+    content = listing.as_json(listed, layers=layers, tensors=tensors)
+    return content, listing.lines(listed, layers=layers, tensors=tensors)
 
 
 def _on_grids(model: Model) -> _Said:
-    found = list(found_weights(source_of(model).load()))
-    return found_grids.as_json(found), found_grids.lines(found)
+    weights = list(found_weights(source_of(model).load()))
+    return found_grids.as_json(weights), found_grids.lines(weights)
 
 
 def _readable(model: Model) -> Path | onnx.ModelProto:

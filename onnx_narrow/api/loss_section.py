@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.charts.origins_section import origins_section
-from onnx_narrow.summaries.made import Made
+from onnx_narrow.summaries.model_history import ModelHistory
 from onnx_narrow.summaries.origins import lines
 from transforms import model_io
 from transforms.compare.measure_run import Data as FolderData
@@ -39,11 +39,16 @@ class LossSection:
 
 
 def loss_section(
-    float_path: Path, quantized_path: Path, data: FolderData, made_of: Callable[..., Made], progress: Progress
+    float_path: Path,
+    quantized_path: Path,
+    data: FolderData,
+    history_of: Callable[..., ModelHistory],
+    progress: Progress,
 ) -> LossSection:
     """Look for the layers in which the loss begins, and return what there is to say.
 
-    ``made_of``: Made with what the caller knows: how calls name models and samples, and are written.
+    ``history_of``: ModelHistory with the fields that the caller knows: how calls name models and samples, and
+    how they are written.
     """
     model = model_io.load(float_path)
     try:
@@ -54,8 +59,8 @@ def loss_section(
     except ValueError as error:
         why = f"Not told layer by layer: {error}"
         return LossSection(None, f'<section class="first"><p>{html.escape(why)}</p></section>', [why])
-    made = _made(model, model_io.load(quantized_path), made_of)
-    return LossSection(origins, origins_section(origins, made), [*lines(origins, made)])
+    history = _history(model, model_io.load(quantized_path), history_of)
+    return LossSection(origins, origins_section(origins, history), [*lines(origins, history)])
 
 
 def _refuse_too_large(model: gs.Graph) -> None:
@@ -71,9 +76,9 @@ def _refuse_other_outputs(path: Path, run: RunOptions) -> None:
             raise ValueError(f"output '{output.name}' is not a tensor")
 
 
-def _made(model: gs.Graph, quantized: gs.Graph, made_of: Callable[..., Made]) -> Made:
+def _history(model: gs.Graph, quantized: gs.Graph, history_of: Callable[..., ModelHistory]) -> ModelHistory:
     """Return how the quantized model was made, which decides what commands can be proposed."""
-    return made_of(
+    return history_of(
         metadata=info_of(quantized).metadata,
         names={label_of(node) for node in walk.nodes(model)},
         tensors=set(walk.tensors(model)),

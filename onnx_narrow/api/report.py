@@ -22,7 +22,7 @@ from onnx_narrow.options.option import Keywords
 from onnx_narrow.options.shared import OF_SAMPLES
 from onnx_narrow.summaries import compared_models
 from onnx_narrow.summaries.advised_call import Door
-from onnx_narrow.summaries.made import Made
+from onnx_narrow.summaries.model_history import ModelHistory
 from transforms.compare.compare_models import Progress, compare_models
 from transforms.files.cleanup import temporary_folder
 from transforms.files.output_file import refuse_other_ending, write_text
@@ -109,14 +109,14 @@ def report(
     options = SampleOptions.of(keywords, replace(run_of(keywords), spin=False))
     files = files_in(keywords, "output", "json", "csv", inputs=[source.path for source in sources])
     refuse_other_ending(files["output"], "an HTML page", ".html", ".htm")
-    made_of = _made_of(*sources, keywords)
+    history_of = _history_of(*sources, keywords)
     with Told(progress) as told, temporary_folder() as folder:
         told.expect(*_PHASES)
         paths = placed(sources[0], folder, _FLOAT), placed(sources[1], folder, _QUANTIZED)
         with open_folder(options, sources[0], told) as samples:
             told.phase("loading")
             comparison = compare_models(*paths, samples, progress=_each(told))
-            section = loss_section(*paths, samples, made_of, told.phase(_ORIGINS, "layer"))
+            section = loss_section(*paths, samples, history_of, told.phase(_ORIGINS, "layer"))
         write_text(files["output"], page(comparison, section.html, min_sqnr))
         _write_tables(section, sources, files)
         told.tell(compared_models.lines(comparison, section.lines))
@@ -136,8 +136,8 @@ def _each(events: Events) -> Progress:
     return _told
 
 
-def _made_of(float_model: Source, quantized: Source, keywords: Keywords) -> Callable[..., Made]:
-    """Return Made with what calls name models and samples."""
+def _history_of(float_model: Source, quantized: Source, keywords: Keywords) -> Callable[..., ModelHistory]:
+    """Return ModelHistory with the names that calls use for models and samples."""
     names = (name for name in OF_SAMPLES if name in keywords and not callable(keywords[name]))
     of_samples = {"data": keywords["data"], **{name: keywords[name] for name in names}}
     variables: dict[str, str] = {}
@@ -150,7 +150,7 @@ def _made_of(float_model: Source, quantized: Source, keywords: Keywords) -> Call
     for source, file, name in ((float_model, _FLOAT, "float_model"), (quantized, _QUANTIZED, "quantized")):
         variables |= {} if source.path else {file: name}
     paths = float_model.path or Path(_FLOAT), quantized.path or Path(_QUANTIZED)
-    return partial(Made, *paths, of_samples, door=Door(is_python(), variables))
+    return partial(ModelHistory, *paths, of_samples, door=Door(is_python(), variables))
 
 
 def _write_tables(section: LossSection, sources: Sequence[Source], files: Mapping[str, Path]) -> None:

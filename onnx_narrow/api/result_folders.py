@@ -52,10 +52,10 @@ def output_folders(folder: Path, outputs: Sequence[str]) -> dict[str, Path]:
     if len(outputs) == 1 and outputs[0] != GENERATED:
         return {outputs[0]: folder}
     folders: dict[str, Path] = {}
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for i, output in enumerate(outputs):
-        name = next(name for name in _proposed(output, i) if _is_free(name, taken))
-        taken.add(name.lower())
+        name = next(name for name in _proposed(output, i) if _is_free(name, used_names))
+        used_names.add(name.lower())
         folders[output] = folder / name
     return folders
 

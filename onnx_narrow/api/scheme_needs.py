@@ -38,8 +38,8 @@ def check_effect(
 
     for name in {**assigned, **keywords}:
         if name in of_formats and not of_formats[name].is_met(scheme):
-            here = ", ".join(fmt.name for fmt in scheme.named_formats) or "float32"
-            raise ValueError(f"{_said(name)} requires {of_formats[name]}; the formats here are {here}")
+            formats = ", ".join(fmt.name for fmt in scheme.named_formats) or "float32"
+            raise ValueError(f"{_said(name)} requires {of_formats[name]}; the formats here are {formats}")
         if name in _OF_WORK and not _OF_WORK[name].is_met(keywords):
             raise ValueError(f"{_said(name)} requires {_OF_WORK[name]}")
 

@@ -45,14 +45,14 @@ def named(name: str, value: object) -> str:
 
 def refuse_same_file(keywords: Keywords, *names: str) -> None:
     """Raise UsageError for the first two of some keywords that name the same file."""
-    taken: dict[str, str] = {}
+    name_by_path: dict[str, str] = {}
     for name in names:
         path = keywords.get(name)
         if not isinstance(path, str | os.PathLike):
             continue
-        other = taken.setdefault(os.path.realpath(path), name)
-        if other != name:
-            pair = spelled(f"{{{other}}} and {{{name}}}")
+        earlier = name_by_path.setdefault(os.path.realpath(path), name)
+        if earlier != name:
+            pair = spelled(f"{{{earlier}}} and {{{name}}}")
             raise UsageError(f"{pair} are the same file, '{os.fspath(path)}'")
 
 

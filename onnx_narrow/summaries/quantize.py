@@ -32,7 +32,7 @@ _HARDLY_SMALLER = 0.9
 """Share of the bytes of the float model from which a hint says how to store less."""
 
 
-def lines(work: Work, sizes: Sizes, kept: Counter[str]) -> Iterator[str]:
+def lines(work: Work, sizes: Sizes, in_float: Counter[str]) -> Iterator[str]:
     """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs."""
     done, first = work.record, work.record.first
     assert first is not None, "the model was tried out"
@@ -44,7 +44,7 @@ def lines(work: Work, sizes: Sizes, kept: Counter[str]) -> Iterator[str]:
         yield Detail(f"Calibrated: {done.calibrated} tensors")
     yield from decided(done.decisions)
     yield from _quantized(done)
-    yield f"Kept in float: {counts(kept, 'node') if kept else 'nothing'}"
+    yield f"Kept in float: {counts(in_float, 'node') if in_float else 'nothing'}"
     yield written(sizes)
     if work.options.storage == "plain" and sizes.ratio > _HARDLY_SMALLER:
         yield from _unpacked(done)
@@ -80,8 +80,8 @@ def decided(record: Decisions) -> Iterator[str]:
     """Yield what outputs decided, what gained nothing or was not tried, and how good the outputs are."""
     if changed := _changes(record):
         yield f"Kept: {changed}"
-    if others := [one for one in record.tried if not one.kept]:
-        words = Counter(one.move for one in others)
+    if dropped := [trial for trial in record.tried if not trial.kept]:
+        words = Counter(trial.move for trial in dropped)
         yield Detail("Tried, not kept: " + ", ".join(f"{move} {count}" for move, count in words.items()))
     yield from record.notes
     if record.outputs is not None:
@@ -97,8 +97,8 @@ def searched(record: Decisions) -> str:
 
 def _changes(record: Decisions) -> str:
     """Return what outputs chose, with gains; layers in float have lines of their own."""
-    changed = [one for one in record.kept if one.move != LAYERS_IN_FLOAT]
-    return "; ".join(", ".join(filter(None, (one.change, one.gain.shown))) for one in changed)
+    changed = [trial for trial in record.kept if trial.move != LAYERS_IN_FLOAT]
+    return "; ".join(", ".join(filter(None, (trial.change, trial.gain.shown))) for trial in changed)
 
 
 def kept_in_float(graph: gs.Graph) -> Counter[str]:

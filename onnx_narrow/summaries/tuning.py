@@ -52,9 +52,9 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
     for number, layer in enumerate(done.walk.layers):
         is_kept = layer.is_kept and done.attempt is not None and number not in done.put_back
         kept_count += is_kept
-        kept = layer.what if is_kept else "put back" if number in done.put_back else "not changed"
+        outcome = layer.what if is_kept else "put back" if number in done.put_back else "not changed"
         change = in_words(layer.power, layer.before, layer.after)
-        yield Detail(f"{layer.name:<{width}}  {layer.op}  {change}  {kept}  {layer.seconds:.2f} s")
+        yield Detail(f"{layer.name:<{width}}  {layer.op}  {change}  {outcome}  {layer.seconds:.2f} s")
     reasons = Counter((layer.op, layer.reason) for layer in done.walk.left_alone)
     for (op, reason), count in reasons.items():
         yield Detail(f"Skipped: {count} {op}: {reason}")
@@ -102,7 +102,7 @@ def in_words(power: float, *errors: float) -> str:
 def _of_outputs(done: TunedModel) -> str:
     errors = (done.before,) if done.attempt is None else (done.before, done.after)
     if done.of_tokens:
-        words = f"KL divergence of {' -> '.join(f'{one:.3g}' for one in errors)} nats a token"
+        words = f"KL divergence of {' -> '.join(f'{error:.3g}' for error in errors)} nats a token"
         return f"{words}{_what_blocked(done)}"
     ratios = [_decibels(1.0, error) or "none" for error in errors]
     reason = "an output of the float model is zero there, or one is not finite"

@@ -34,13 +34,13 @@ def summed_up(lines: Iterable[str], told: Sequence[str] = ()) -> Iterator[str]:
 
     Of more, some between the first and the last ones become details, none of those that everybody looks for.
     """
-    given = list(lines)
-    shown = [place for place, line in enumerate(given) if not isinstance(line, Detail)]
+    summary = list(lines)
+    shown = [place for place, line in enumerate(summary) if not isinstance(line, Detail)]
     surplus = len(shown) + sum(not isinstance(line, Detail) for line in told) - _MOST_LINES
-    foldable = [place for place in shown if not given[place].startswith(_WANTED)]
+    foldable = [place for place in shown if not summary[place].startswith(_WANTED)]
     start = max(0, min(_FIRST, len(foldable) - surplus))
     folded = set(foldable[start : start + max(surplus, 0)])
-    yield from (Detail(line) if place in folded else line for place, line in enumerate(given))
+    yield from (Detail(line) if place in folded else line for place, line in enumerate(summary))
 
 
 def aligned(rows: Sequence[Sequence[str]], widest: int | None = None) -> Iterator[str]:

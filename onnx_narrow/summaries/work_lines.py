@@ -32,19 +32,19 @@ _FASTER = "ONNX Runtime's CPU provider runs int8 activations slowly: {} makes a 
 _RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy"
 
 
-def lines(work: Work, sizes: Sizes, kept: Counter[str]) -> Iterator[str]:
+def lines(work: Work, sizes: Sizes, in_float: Counter[str]) -> Iterator[str]:
     """Yield the summary: steps in order, sizes, where and how fast the model runs, and its target.
 
-    ``kept``: nodes that compute in float, by operator.
+    ``in_float``: nodes that compute in float, by operator.
     """
     record, scheme, options = work.record, work.scheme, work.options
     assert record.first is not None, "the model was tried out"
     entered = [name for name, _ in record.steps]
-    for _, field, told in dict.fromkeys(row for name in entered for row in _OF_STEPS if name in row[0]):
+    for _, field, describe in dict.fromkeys(row for name in entered for row in _OF_STEPS if name in row[0]):
         if value := attrgetter(field)(record):
-            yield from told(value, work)
+            yield from describe(value, work)
     yield from running.kept_lines(record.first)
-    *first_lines, end = quantize.lines(work, sizes, kept)
+    *first_lines, end = quantize.lines(work, sizes, in_float)
     yield from first_lines
     if scheme.target in ("", ON_CPU) and record.first.saturated is None:
         yield from running.saturated_line(record.first, work.graph)
@@ -113,8 +113,8 @@ def useless(outputs: Checked, work: Work) -> str:
     """Return why a language model is of no use, with options that make a better one."""
     is_alone = work.scheme.format(work.scheme.activation) is None
     weight = str(work.scheme.weight) if is_alone else ""
-    found, ways = quantize.searched(work.record.decisions), list(_more_bits(work))
-    return running.useless(outputs, _config(work), weight=weight, found=found, ways=ways)
+    search, ways = quantize.searched(work.record.decisions), list(_more_bits(work))
+    return running.useless(outputs, _config(work), weight=weight, search=search, ways=ways)
 
 
 def _config(work: Work) -> str:

@@ -1,4 +1,4 @@
-"""How a quantized model was made, from which calls are made that change one thing of that."""
+"""How a quantized model was made, and the calls that make it again with one change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WIDE = 16
 
 
 @dataclass(frozen=True)
-class Made:
+class ModelHistory:
     """How a quantized model was made: files, samples, its metadata, and names in the float model.
 
     ``samples``: the keywords that name them. ``names``: of the float model's nodes; ``tensors``: what they
