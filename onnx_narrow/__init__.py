@@ -85,7 +85,7 @@ checkout.join()
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a public name stands for."""
+    """Import a public name at its first use."""
     if name == "__version__":
         from importlib import metadata
 

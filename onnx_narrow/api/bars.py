@@ -1,4 +1,4 @@
-"""What a run does and how far it is: a bar on a terminal or in a notebook, a line now and then elsewhere."""
+"""Progress of a run: a bar on a terminal or in a notebook, an occasional line elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("onnx_narrow")
 
 
 class _Clock:
-    """When a run began, and when it last said something where stderr is not a terminal."""
+    """When a run began, and when it last wrote a line where stderr is not a terminal."""
 
     def __init__(self) -> None:
         self.start = self.said = time.perf_counter()
@@ -32,7 +32,7 @@ class _Clock:
         return max(0.0, self.said + _LINE - time.perf_counter())
 
     def say(self, line: str) -> None:
-        """Say something."""
+        """Write a line."""
         self.said = time.perf_counter()
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
@@ -64,7 +64,7 @@ class PhaseBar:
         self._ticker.start()
 
     def show(self, done: int, total: int | None, note: str = "") -> None:
-        """Say how many pieces of how many (None: not known) are done."""
+        """Show how many pieces of the total (None: unknown) are done."""
         self._done, self._total, self._note = done, total, note
         if not self._is_shown:
             return
@@ -75,7 +75,7 @@ class PhaseBar:
         self._bar.update(done - self._bar.n)
 
     def end(self, *, is_done: bool) -> None:
-        """Take the bar away; a phase that is done has a line in the log."""
+        """Remove the bar; a finished phase is logged in one line."""
         self._ended.set()
         if self._bar is not None:
             self._ticker.join()  # it would draw a bar that is closed
@@ -113,7 +113,7 @@ class PhaseBar:
             self._bar.refresh()
 
     def _log(self, ended: threading.Event) -> None:
-        """Say now and then how far a phase is that takes long."""
+        """Write an occasional line on the progress of a long phase."""
         while not ended.wait(self._clock.left()):
             if self._clock.left() > 0:  # another phase of the run has said something
                 continue
@@ -125,10 +125,10 @@ class PhaseBar:
 
 
 class Bars(Events):
-    """Shows the phases of a job, one bar after another; lines and warnings go nowhere."""
+    """Shows the phases of a job, one bar after another; lines and warnings are dropped."""
 
     def __init__(self) -> None:
-        """Begin the clock."""
+        """Start the clock."""
         self._names: Sequence[str] = ()
         self._clock = _Clock()
         self._bar: PhaseBar | None = None
@@ -144,7 +144,7 @@ class Bars(Events):
         self._names = phases
 
     def phase(self, name: str, unit: str = "") -> Progress:
-        """End the phase before, unless it goes on, and return what shows this one."""
+        """End the previous phase, unless it continues, and return the progress callback of this one."""
         if self._bar is None or self._bar.name != name:
             self._end(is_done=True)
             self._bar = PhaseBar(name, unit, self._names, self._clock)

@@ -1,4 +1,4 @@
-"""Two folders of results, compared: what is measured, told and written of them, and held to limits."""
+"""The comparison of two folders of results: its figures, their output, and the limits that they must meet."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from transforms.search.target import TargetError
 from transforms.search.user_metric import SampleSet
 
 _ONLY = "output"
-"""The name of the only output of results that lie in no sub-folder."""
+"""The name of the single output of results without sub-folders."""
 
 _Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Measures:
-    """What is to be known beside the figures of each file.
+    """What to measure in addition to the figures of each file.
 
     ``logits``: the output that holds those of tokens; ``tokens``: the folder of these; ``limits`` by
     the names of keywords; ``gate``: a metric of all outputs of a sample, and its bound, if it has one.
@@ -54,7 +54,7 @@ class Measures:
 
 @dataclass(frozen=True)
 class ComparedFolders:
-    """What was measured: of each file, over steps of sequences, and as ``measures`` asked.
+    """The measured figures: of each file, over steps of sequences, and those that ``measures`` asks for.
 
     ``counted``: the files of mean and worst values.
     """
@@ -83,7 +83,7 @@ class ComparedFolders:
             yield f"Metric: {self.metric}"
 
     def content(self) -> dict[str, Any]:
-        """Return all figures as JSON can say them."""
+        """Return all figures as values that JSON can represent."""
         figures = as_json(self)
         return figures if self.metric is None else {**figures, "metric": self.metric.content()}
 

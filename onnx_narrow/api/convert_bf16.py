@@ -166,7 +166,7 @@ def _format(keywords: Keywords) -> str:
 
 
 def _finish(work: Bf16Work, output: Output, told: Told, keywords: Keywords) -> Result:
-    """Write the model, and tell how it was made."""
+    """Write the model, and report how it was made."""
     done, record = work.done, work.record
     assert done is not None and done.tally is not None, "it was converted"
     assert record.first is not None, "it was tried out"

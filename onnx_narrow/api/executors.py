@@ -28,7 +28,7 @@ def workers(jobs: int, dask: str | None) -> Workers:
 
 @contextmanager
 def open_workers(jobs: int | None, dask: str | None) -> Iterator[Workers | None]:
-    """Yield the workers that the keywords ask for, None if they say nothing of them."""
+    """Yield the workers that the keywords ask for, None where neither is given."""
     if jobs is None and dask is None:
         yield None
         return

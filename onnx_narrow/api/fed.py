@@ -1,4 +1,4 @@
-"""Samples of which an encoder makes a part, written once with that part, for all that reads samples."""
+"""Samples that are partly outputs of an encoder, written once to a folder with these outputs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def fed(options: SampleOptions, data: Path, source: Source, folder: Path, events: Events) -> None:
-    """Write the samples in the folder ``data`` to another, with what the encoder makes of its own.
+    """Write the samples in the folder ``data`` to another, with the encoder's outputs on its own samples.
 
-    ``source``: the model for whose inputs they are. Raises ValueError or OSError for samples that do not fit.
+    ``source``: the model that they are inputs of. Raises ValueError or OSError for samples that do not fit.
     """
     assert options.feeds_from is not None, "asked for before"
     encoder = source_of(options.feeds_from)
@@ -37,7 +37,7 @@ def fed(options: SampleOptions, data: Path, source: Source, folder: Path, events
 
 
 def _encoder_samples(data: Path, encoder: Source) -> Path:
-    """Return the folder of an encoder's samples: of its name, in that of the decoder's or beside it.
+    """Return the folder of an encoder's samples: named after it, inside the decoder's folder or next to it.
 
     Raises FileNotFoundError where there is none.
     """

@@ -20,7 +20,7 @@ _COUNT = 1 << 20
 """Numbers of each distribution."""
 
 Samples = dict[str, list[NDArray[np.float32]]]
-"""Arrays by what they are."""
+"""Arrays by the name of their kind."""
 
 
 @dataclass(frozen=True)

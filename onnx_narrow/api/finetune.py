@@ -174,7 +174,7 @@ def finetune(
 
 
 def _run(keywords: Keywords) -> RunOptions:
-    """Return how models run; ValueError for a device, also of the linear algebra, that is not there."""
+    """Return how models run; ValueError for an unavailable device, of inference or linear algebra."""
     devices.array_module(keywords.get("optim_device", devices.CPU))
     device = keywords.get("infer_device", devices.CPU)
     run = run_of(keywords)
@@ -182,7 +182,7 @@ def _run(keywords: Keywords) -> RunOptions:
 
 
 def _finish(work: TuneWork, output: Output, told: Told, keywords: Keywords) -> Result:
-    """Write the model, and tell how it was made."""
+    """Write the model, and report how it was made."""
     done, first = work.record.tuned, work.record.first
     assert done is not None and first is not None, "it was tuned, and tried out"
     if output.path is not None and work.base.graph is not None:

@@ -1,4 +1,4 @@
-"""What the keywords of ``finetune`` say in the words of a scheme, and what metadata record of them."""
+"""The keywords of ``finetune`` as a rule of a scheme, and as recorded in the metadata of the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transforms.scheme.finetune_rule import FinetuneRule
 
 
 def rule_of(keywords: Keywords) -> FinetuneRule:
-    """Return what keywords say of tuning in the words of a scheme."""
+    """Return the tuning rule of a scheme that the keywords describe."""
     named = fields_in(FinetuneRule, keywords)
     named.pop("output_index", None)
     return FinetuneRule(**named)

@@ -108,7 +108,7 @@ def infer(
 
 
 def _beside(model: Model) -> Source:
-    """Return the model that another is timed beside; FileNotFoundError before any work if it is not there."""
+    """Return the model to compare times with; FileNotFoundError, before any work, if it does not exist."""
     source = source_of(model)
     if source.path is not None and not source.path.is_file():
         raise FileNotFoundError(f"model '{source}' does not exist")
@@ -116,7 +116,7 @@ def _beside(model: Model) -> Source:
 
 
 def _compare_time(beside: Source, source: Source, samples: FolderData, told: Told) -> None:
-    """Tell what both models cost; they are opened by other processes, from files."""
+    """Report the time and memory of both models, which other processes open from files."""
     told.phase("timing")
     with temporary_folder() as own:
         files = placed(beside, own, "float.onnx"), placed(source, own, "model.onnx")

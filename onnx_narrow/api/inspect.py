@@ -23,7 +23,7 @@ from transforms.graph.found_grids import found_weights
 from transforms.run.events import Events
 
 _Said = tuple[dict[str, Any], Iterable[str]]
-"""What is returned, and the same in lines."""
+"""The content that is returned, and the same as lines of text."""
 
 
 def inspect(
@@ -55,7 +55,7 @@ def inspect(
     Raises
     ------
     TypeError, ValueError
-        A ModelError for what is no model.
+        A ModelError where ``model`` is not a model.
     OSError
         If the model cannot be read.
 
@@ -108,9 +108,9 @@ def _on_grids(model: Model) -> _Said:
 
 
 def _readable(model: Model) -> Path | onnx.ModelProto:
-    """Return a model as a file, or as a message that is not looked into: any model, whether it runs or not.
+    """Return a model as a file or as an unparsed message: any model, whether it runs or not.
 
-    Raises TypeError for what is no model.
+    Raises TypeError where it is not a model.
     """
     if isinstance(model, Result):
         return model.path or model.model

@@ -1,4 +1,4 @@
-"""Where the loss of a quantized model begins: a section of a page, and lines; or why that is not known."""
+"""Where the loss of a quantized model begins, as a section of a page and as lines; or why it is unknown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class LossSection:
-    """Where the loss begins: the ``origins``, None where that cannot be told; a section, and lines."""
+    """Where the loss begins: the ``origins``, None where they are unknown; a section, and lines."""
 
     origins: LossOrigins | None
     html: str
@@ -45,7 +45,7 @@ def loss_section(
     history_of: Callable[..., ModelHistory],
     progress: Progress,
 ) -> LossSection:
-    """Look for the layers in which the loss begins, and return what there is to say.
+    """Find the layers in which the loss begins, and return the section on them.
 
     ``history_of``: ModelHistory with the fields that the caller knows: how calls name models and samples, and
     how they are written.
@@ -77,7 +77,7 @@ def _refuse_other_outputs(path: Path, run: RunOptions) -> None:
 
 
 def _history(model: gs.Graph, quantized: gs.Graph, history_of: Callable[..., ModelHistory]) -> ModelHistory:
-    """Return how the quantized model was made, which decides what commands can be proposed."""
+    """Return how the quantized model was made, which decides which commands can be proposed."""
     return history_of(
         metadata=info_of(quantized).metadata,
         names={label_of(node) for node in walk.nodes(model)},

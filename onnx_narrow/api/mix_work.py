@@ -1,4 +1,4 @@
-"""What the keywords of ``mix_precision`` ask for: a scheme, files, phases, and what is written of layers."""
+"""What the keywords of ``mix_precision`` ask for: a scheme, files, and the results for each layer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _runtimes(keywords: Keywords) -> list[str]:
 
 
 def wish_of(keywords: Keywords) -> SchemeWish:
-    """Return what keywords say of the scheme and its table of mixed precision."""
+    """Return the scheme and the table of mixed precision that the keywords describe."""
     keys = {key: keywords[key] for key in TABLE_KEYS if key in keywords and key != "target"}
     if formats := [name for name in keywords.get("target", ()) if name not in TARGETS]:
         keys["target"] = formats
@@ -65,7 +65,7 @@ def check_files(keywords: Keywords, source: Path | None) -> None:
 
 
 def write_results(keywords: Keywords, work: Work) -> None:
-    """Step: write what was found of layers."""
+    """Step: write the sensitivities of the layers and the chosen formats."""
     mixed = mixed_of(work)
     if mixed is None or mixed.sensitivity is None:
         return
@@ -84,7 +84,7 @@ def write_results(keywords: Keywords, work: Work) -> None:
 
 
 def analyzed(work: MixWork, steps: Steps, told: Told) -> Result:
-    """Take the steps, and return a result without a model."""
+    """Run the steps, and return a result without a model."""
     told.expect(*phases_of(work, steps))
     run(work, steps, {"record.mixed": "mix"})
     mixed = mixed_of(work)

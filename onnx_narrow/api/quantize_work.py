@@ -1,4 +1,4 @@
-"""What the keywords of ``quantize`` ask for: a scheme, options, steps and phases."""
+"""The scheme, recipe and range files that the keywords of ``quantize`` ask for."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def asked_scheme(keywords: Keywords, events: Events) -> Scheme:
 
 
 def wish_of(keywords: Keywords) -> SchemeWish:
-    """Return what keywords say of the scheme."""
+    """Return the scheme that the keywords describe."""
     config, deployment = keywords.get("config"), keywords.get("target", "")
     if not (config or deployment or names_formats(keywords.get("assignments", ()))):
         config = "A8W8"

@@ -27,7 +27,7 @@ class RangeFiles:
     exported: Path | None = None
 
     def read(self, scheme: Scheme, keywords: Keywords, source: Path | None) -> FixedGrids:
-        """Return the grids that are given, none without a file, after a check that the scheme takes them.
+        """Return the imported grids, none without a file, after checking that the scheme allows them.
 
         ``source``: the file of the model. Raises ValueError or OSError for a file that cannot be read or
         written.
@@ -57,7 +57,7 @@ class RangeFiles:
 
     @contextmanager
     def writing(self, grids: Collection[TensorGrid]) -> Iterator[None]:
-        """Write the file, if one is asked for, which appears if the block succeeds."""
+        """Write the exported file, if any; it appears only if the block succeeds."""
         if not self.exported:
             yield
             return

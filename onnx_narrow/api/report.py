@@ -41,7 +41,7 @@ _PHASES = (
 )
 
 _FLOAT, _QUANTIZED, _SAMPLES, _ENCODER = "m.onnx", "q.onnx", "samples", "encoder.onnx"
-"""What commands call models and samples that lie in no file."""
+"""Names in commands for models and samples that are not in files."""
 
 
 def report(
@@ -125,7 +125,7 @@ def report(
 
 
 def _each(events: Events) -> Progress:
-    """Return what tells of the phases in which samples are run, and of those that follow them."""
+    """Return the progress callback for the phases that run samples, and for those that follow them."""
 
     def _told(samples: Iterable[Any], phase: str) -> Iterator[Any]:
         progress = events.phase(_NAMES[phase], "sample")
@@ -154,7 +154,7 @@ def _history_of(float_model: Source, quantized: Source, keywords: Keywords) -> C
 
 
 def _write_tables(section: LossSection, sources: Sequence[Source], files: Mapping[str, Path]) -> None:
-    """Write the files beside the page. Raises ValueError where nothing is known of layers."""
+    """Write the tables in files of their own. Raises ValueError where the layers could not be measured."""
     if section.origins is None:
         if files.keys() & {"json", "csv"}:
             words = "it is not known what each layer adds, the page says why"

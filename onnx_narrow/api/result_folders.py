@@ -19,7 +19,7 @@ _LONGEST = 255
 """Bytes of a name on the file systems of Linux, macOS and Windows."""
 
 _DIGITS = 16
-"""Hexadecimal digits that tell names apart whose ends are cut off: two of 2^32 of them are alike."""
+"""Hexadecimal digits that distinguish truncated names: a collision is expected among 2^32 of them."""
 
 
 def check_folder(folder: Path, *, force: bool) -> None:
@@ -68,7 +68,7 @@ def _refuse_file(folder: Path) -> None:
 
 
 def _proposed(output: str, i: int) -> Iterator[str]:
-    """Yield names of folders for the output with a number: ends of long ones stand for what is cut off."""
+    """Yield folder names for the output with a number; long ones are truncated and end in a hash."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", output).strip(".") or f"output_{i}"
     if len(name) > _LONGEST:
         end = hashlib.sha256(output.encode()).hexdigest()[:_DIGITS]

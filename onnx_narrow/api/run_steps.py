@@ -36,7 +36,7 @@ def untuned(scheme: Scheme) -> Scheme:
 def run_steps(
     work: Work, steps: Steps, output: Output, told: Told, ranges: RangeFiles | None = None
 ) -> Result:
-    """Take the steps, write the model and tell how it was made; ``ranges``: files beside it.
+    """Run the steps, write the model and report how it was made; ``ranges``: range files to write with it.
 
     Raises what a step raises, in words that name keywords, NothingToDoError with the reasons.
     """
@@ -73,7 +73,7 @@ def run_steps(
 
 
 def _shown(work: Work) -> Checked | None:
-    """Return the error of the outputs in dB that the summary tells, on held-out samples if there are any."""
+    """Return the error of the outputs in dB that the summary shows, on held-out samples if there are any."""
     outputs, is_chosen = work.record.decisions.outputs, work.record.tuned or work.record.mixed
     goal, reached, held_out = work.options.goal, work.record.reached, work.held_out
     if goal and goal.metric == "sqnr" and reached and held_out and held_out.is_apart:

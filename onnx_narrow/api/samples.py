@@ -1,4 +1,4 @@
-"""The samples of a call: single ones, or those that a float model or an encoder makes of them first."""
+"""The samples of a call, as they are or after a float model or an encoder has run on them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """Which samples are run and how, and what is made of them before, by the keywords of a call.
+    """The samples of a call, how they are prepared and how models run on them, from its keywords.
 
     ``output_names``: of the outputs that are saved, all without any; ``generate``: tokens that a language
     model continues each sample by, which are saved then, and no outputs but those that are named.
@@ -128,7 +128,7 @@ def inputs_of(source: Source) -> Sequence[ModelInput]:
 
 
 def _tell(data: FolderData, graph: gs.Graph, events: Events) -> None:
-    """Tell how arrays fit and images go in; what is wrong with samples is said where they are read."""
+    """Report how arrays and images are fitted to inputs; errors in samples are raised where they are read."""
     with suppress(ValueError, OSError):
         inputs = model_inputs(graph)
         next(iter(data.samples(inputs)))
@@ -138,13 +138,13 @@ def _tell(data: FolderData, graph: gs.Graph, events: Events) -> None:
 
 
 def labels_in(keywords: Keywords) -> NDArray[Any] | None:
-    """Return class numbers as an array, read from a file if they are in one; None without any."""
+    """Return the class numbers as an array, read from a file where a path is given; None without labels."""
     labels = keywords.get("labels")
     return read_array(labels) if isinstance(labels, Path) else None if labels is None else as_array(labels)
 
 
 def report_litter(events: Events, *folders: object) -> None:
-    """Tell, one line for each folder, what in it is skipped as left there by operating systems."""
+    """Warn, in one line for each folder, of files of operating systems in it that are skipped."""
     for folder in folders:
         names = find_litter(folder) if isinstance(folder, Path) else []
         if names:

@@ -47,7 +47,7 @@ Assignments: TypeAlias = Mapping[str, Any] | Sequence[str] | str
 
 @dataclass(frozen=True)
 class SchemeWish:
-    """What a caller says of the scheme.
+    """The scheme that a caller asks for.
 
     ``config``: a preset, a path or a scheme, None for that of the ``deployment`` target, which is empty for
     none, or for the formats in ``assignments``; ``keys``: values of keys that have keywords of their own;
@@ -65,7 +65,7 @@ class SchemeWish:
     def of(
         cls, keywords: Keywords, config: Config | None, deployment: str, keys: Mapping[str, Any]
     ) -> SchemeWish:
-        """Return what keywords say of it beside the first three."""
+        """Return the wish of the keywords, with the three fields that differ between functions."""
         more = {name: keywords[name] for name in ("assignments", "opset", "input_shapes") if name in keywords}
         return cls(config, deployment, keys, **more)
 
@@ -82,10 +82,9 @@ class SchemeWish:
         return [key.replace(" ", "") for key, _ in _pairs(self.assignments)]
 
     def recorded(self, keywords: Keywords) -> dict[str, object]:
-        """Return what is recorded of keywords, from which reports make a command like the call.
+        """Return the record of the keywords, from which reports reconstruct the call as a command.
 
-        That is the name of the scheme; keys of the scheme that were assigned; and keywords that are no such
-        keys.
+        That is the name of the scheme; keys of the scheme that were assigned; and other keywords.
         """
         form: dict[str, object] = {name: keywords[name] for name in FORMS if name in keywords}
         texts = _texts(self.assignments) if self.assignments else ()
@@ -138,7 +137,7 @@ def quantization_scheme(wish: SchemeWish, events: Events) -> Scheme:
 
 
 def mixing_scheme(wish: SchemeWish, events: Events) -> Scheme:
-    """Return the same with changes to the table of automatic mixed precision, which there must be."""
+    """Return the scheme with changes to its table of automatic mixed precision, which has to exist."""
     scheme = wish.read()
     assigned = _assigned(wish, scheme, apart=(MIXING,))
     tables = assigned.pop(MIXING, {})
@@ -161,7 +160,7 @@ def _refuse_twice(assigned: Mapping[str, Any], changes: Mapping[str, Any], table
 
 
 def _fitted(scheme: Scheme, wish: SchemeWish, events: Events) -> Scheme:
-    """Return the scheme held to the rules of a target, if there is one, and warn of what that changed."""
+    """Return the scheme adapted to the rules of its target, if it has one, and warn of each change."""
     if not wish.deployment:
         return scheme
     fitted, lines = adapted(scheme, target(wish.deployment))
@@ -219,7 +218,7 @@ def _value(text: str) -> Any:
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:
-    """Return the table that ``TABLE.KEY`` and a value stand for; a quoted part may have dots in it."""
+    """Return the nested table for ``TABLE.KEY`` and a value; a quoted part may contain dots."""
     try:
         empty = parse_toml(f"{key} = 0")
     except ValueError:
@@ -237,7 +236,7 @@ def _filled(table: dict[str, Any], value: Any) -> dict[str, Any]:
 
 
 def _added(before: Any, assigned: Any) -> Any:
-    """Return a table with what is given for some of its keys, and of the tables in it; else what is given."""
+    """Return a table updated recursively with the assigned keys; other values are replaced."""
     if isinstance(before, SchemeTable):
         before = before.said
     if not (isinstance(before, Mapping) and isinstance(assigned, dict)):

@@ -36,21 +36,21 @@ Data: TypeAlias = AnyPath | Reader | Iterable[Any] | Callable[[], Iterable[Any]]
 file; a reader with ``get_next``; an iterable or a sequence; or a callable that makes one.
 
 The last ones give dicts of arrays by input name, arrays for a model with one input, or tuples in the order
-of the inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such; they are cast
-to the type of the input where each number keeps its value, and get a batch of one if they have none. A sample
-may be a path (a pathlib.Path, as strings are arrays) of a file as in a folder. As many are read as the length
-says, or ``limit``; what has neither has to end within 100,000. They are read once, and kept in memory; those
-that take more than ``memory_limit``, or 1 GiB, in files without a name in the temporary folder.
+of the inputs; labels after them are left out. Arrays are NumPy's, or tensors that convert to such; they are
+cast to the type of the input where each number keeps its value, and get a batch of one if they have none. A
+sample may be a path (a pathlib.Path, as strings are arrays) of a file as in a folder. The length or ``limit``
+says how many are read; without either they have to end within 100,000. They are read once, and kept in
+memory; those beyond ``memory_limit``, or 1 GiB, in unnamed files in the temporary folder.
 """
 
 Sample: TypeAlias = dict[str, np.ndarray] | tuple[np.ndarray, ...] | Path
 
 IN_MEMORY = 1 << 30
-"""Bytes of samples that stay in memory unless ``memory_limit`` says otherwise."""
+"""Bytes of samples that are kept in memory without a ``memory_limit``."""
 
 
 def source_of(model: Model) -> Source:
-    """Return the source of a model; TypeError for what is none."""
+    """Return the source of a model; TypeError for anything else."""
     if isinstance(model, Result):
         return Source(model.path or model.model)
     if isinstance(model, str | os.PathLike):
@@ -146,7 +146,7 @@ def _told(data: Data, events: Events) -> Data:
 
 
 def _link(file: Path, folder: Path, number: int) -> None:
-    """Let a sample that lies in a file, or is a folder of steps, appear in a folder."""
+    """Link a sample, a file or a folder of steps, into a folder."""
     place = folder / f"{number:06d}{file.suffix}"
     try:
         place.symlink_to(file.resolve())

@@ -35,7 +35,7 @@ def sequences_of(options: SampleOptions, data: Path, source: Source, model: Open
 
 
 def steps_line(sequences: Sequences, steps: int) -> str:
-    """Return the line on sequences that were run: how long they are, and what was fed back."""
+    """Return the line on the sequences that were run: their length, and the states that were fed back."""
     pairs = [f"{back} to {fed}" for fed, back in sequences.states.items()]
     more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
     count = counted(len(sequences), "sequence")

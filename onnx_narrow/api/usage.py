@@ -1,4 +1,4 @@
-"""Keywords of a call: each of a legal kind, and none without what it goes with."""
+"""Keywords of a call: each has a legal value, and its requirements are met."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def checked(job: str, values: Keywords) -> dict[str, Any]:
 
 
 def named(name: str, value: object) -> str:
-    """Return a keyword as the caller's door spells it; one that is switched off with its value."""
+    """Return a keyword as the caller spells it, in Python or as an option; a False one with its value."""
     return as_option(name, "False" if value is False else "")
 
 
@@ -57,7 +57,7 @@ def refuse_same_file(keywords: Keywords, *names: str) -> None:
 
 
 def _refuse_own_workers(keywords: Keywords) -> None:
-    """Raise UsageError for a number of processes beside a cluster that is there already."""
+    """Raise UsageError for a number of processes together with a running cluster."""
     if keywords.get("dask") not in (None, "local") and "jobs" in keywords:
         words = f"the cluster at '{keywords['dask']}' has its own workers"
         raise UsageError(spelled("{jobs} requires {dask:local}: ") + words)
@@ -71,7 +71,7 @@ def fields_in(kind: type[Any], keywords: Keywords) -> dict[str, Any]:
 def files_in(keywords: Keywords, *names: str, inputs: Sequence[object] = ()) -> dict[str, Path]:
     """Return the files that keywords name, after a check that they can be written.
 
-    ``inputs``: what is read; paths are never overwritten. Raises ValueError or OSError.
+    ``inputs``: paths that are read, which are never overwritten. Raises ValueError or OSError.
     """
     files: dict[str, Path] = {name: keywords[name] for name in names if name in keywords}
     for file in files.values():

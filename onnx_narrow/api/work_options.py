@@ -1,4 +1,4 @@
-"""What a job is told beside its scheme and samples, by the keywords of any function that writes a model."""
+"""The options of a job other than its scheme and samples, from the keywords of a function."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run_of(keywords: Keywords) -> RunOptions:
 
 
 def _goal(keywords: Keywords) -> Target | None:
-    """Return what the outputs have to reach; ValueError for a metric that will not do."""
+    """Return the goal that the outputs have to reach; ValueError for an unsuitable metric."""
     if "min_sqnr" in keywords:
         return Target("sqnr", keywords["min_sqnr"])
     return Target(LOST_TOP1, keywords["top1"]) if "top1" in keywords else gate_in(keywords)
@@ -47,7 +47,7 @@ def _goal(keywords: Keywords) -> Target | None:
 def gate_in(keywords: Keywords) -> Gate | None:
     """Return the gate that keywords ask for, if any; a file that the metric names is executed.
 
-    Raises ValueError for a metric that will not do. A metric without a bound is one that anything passes.
+    Raises ValueError for an unsuitable metric. Every model passes a metric without a bound.
     """
     if "metric" not in keywords:
         return None

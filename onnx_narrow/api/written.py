@@ -1,4 +1,4 @@
-"""Writing the model of a call: to its file, or into memory where none is asked for."""
+"""Writing the model of a call: to its file, or to memory without one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def checked_path(path: AnyPath, source: Path | None = None, **how: bool) -> Path
 class Output:
     """Where a model goes: a file, or memory (None); ``force``: an existing file is replaced.
 
-    ``source``: the model beside which its size is told.
+    ``source``: the model whose size it is compared with.
     """
 
     source: Source
@@ -44,7 +44,7 @@ class Output:
 
     @classmethod
     def checked(cls, keywords: Keywords, *sources: Source) -> Output:
-        """Return the output of a call by its keywords; its size is told beside that of the first source.
+        """Return the output of a call by its keywords; its size is compared with that of the first source.
 
         Raises as :func:`checked_path` does.
         """

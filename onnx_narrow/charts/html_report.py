@@ -49,7 +49,7 @@ _LAYER_COLUMNS = (
 
 
 def page(comparison: ModelComparison, lead: str = "", target: float | None = None) -> str:
-    """Return the whole page; ``lead``: its first section; ``target``: SQNR in dB that tiles are held to."""
+    """Return the whole page; ``lead``: its first section; ``target``: SQNR in dB that marks its tiles."""
     names = [escape(model.name) for model in comparison.models]
     body = "".join(
         [
@@ -126,7 +126,7 @@ def _models(comparison: ModelComparison) -> str:
 
 
 def _record(comparison: ModelComparison) -> str:
-    """Return what was tried when the quantized model was made; nothing if its file does not say."""
+    """Return the record of what was tried when the quantized model was made; nothing without one."""
     lines = _items(escape(line) for line in comparison.models[1].record)
     return lines and f"<h3>What outputs on samples decided</h3>{lines}"
 

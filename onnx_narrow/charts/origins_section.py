@@ -1,4 +1,4 @@
-"""The first section of the page of ``tools.report``: where the loss begins, why, and what helps."""
+"""The first section of the page of ``tools.report``: where the loss begins, why, and the remedies."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class _Array(Protocol):
 
 
 def listed(texts: Sequence[str] | str) -> tuple[str, ...]:
-    """Return strings as a tuple; one alone stands for a tuple of it."""
+    """Return strings as a tuple; a single string becomes a tuple of one."""
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 

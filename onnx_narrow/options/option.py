@@ -1,4 +1,4 @@
-"""An option: its row in the table, and what it goes with."""
+"""An option: its row in the table, and its requirements."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Keywords = Mapping[str, Any]
 
 
 class Need:
-    """A requirement of an option, in words, and whether options that are given meet it.
+    """A requirement of an option, in words, and whether the keywords of a call meet it.
 
     Options in braces are alternatives, of which one has to be given, ``{option:a or b}`` with one of these
     values; those after "without" or "no" may not be given. Any other rule has a function of its own.
     """
 
     def __init__(self, words: str, is_met: Callable[[Any], bool] | None = None) -> None:
-        """Take the words, and the rule if they do not say it."""
+        """Take the words, and the rule if it does not follow from them."""
         self.words, self.is_met = words, is_met or self._is_met
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class Option:
         return self.kind.default is REQUIRED if self.required is None else self.required
 
     def needs_in(self, job: str) -> Needs:
-        """Return what it goes with in a job."""
+        """Return its requirements in a job."""
         if isinstance(self.needs, tuple):
             return self.needs
         return self.needs.get(job, self.needs.get("*", ()))

@@ -12,14 +12,14 @@ from transforms.origins.loss_origins import LossOrigins, OutputLoss
 from transforms.precision.readings import OUTPUT
 
 _ALL = "MinMax"
-"""The way to find ranges that reach as far as samples do."""
+"""The calibration method whose ranges cover all samples."""
 
 _OF_RANGES = ("calibrate_method", "percentile", "moving_average", "averaging_constant")
-"""Keys that go with one way to find ranges."""
+"""Keys that belong to a calibration method."""
 
 
 def helps(origins: LossOrigins, history: ModelHistory) -> Iterator[tuple[str, str]]:
-    """Yield what helps the layers that are named first, with its price, and the call or the words for it."""
+    """Yield the remedies for the layers that are named first, each with its price and its call."""
     main = origins.main
     if not main.named:
         return
@@ -51,7 +51,7 @@ def helps(origins: LossOrigins, history: ModelHistory) -> Iterator[tuple[str, st
 def _of_scheme(
     remedies: Collection[str], history: ModelHistory, named_nodes: Sequence[str], price: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield what keys of the scheme help that have other values; ``price``: of 16 bits."""
+    """Yield the remedies that are keys of the scheme and not set yet; ``price``: of 16 bits."""
     if MORE_BITS in remedies and named_nodes and history.takes_int16:
         finer = '{ weight = "int16" }' if history.rounds_weights_alone else '"int16"'
         more = [f'layers."{escape(node)}"={finer}' for node in named_nodes]
@@ -67,12 +67,12 @@ def _of_scheme(
 
 
 def _price(more: int, history: ModelHistory) -> str:
-    """Return how many bytes a remedy adds, as far as that is known."""
+    """Return how many bytes a remedy adds, empty if unknown."""
     return f": {more:+,} bytes ({100 * more / history.size:+.0f} %)" if more and history.size else ""
 
 
 def _reachable(main: OutputLoss) -> float:
-    """Return an SQNR halfway to that of the named layers in float, which other samples reach, too."""
+    """Return an SQNR halfway to that with the named layers in float: one that other samples reach, too."""
     goal = main.without if math.isinf(main.sqnr) else (main.sqnr + main.without) / 2
     return math.floor(goal) if math.floor(goal) > main.sqnr else round(goal, 1)
 

@@ -30,7 +30,7 @@ class Variable:
 class Door:
     """How calls are written: ``python`` or as commands.
 
-    ``variables``: what values in memory are called in Python, by the words that stand for them.
+    ``variables``: names of Python variables for values in memory, by their placeholders.
     """
 
     python: bool = False
@@ -61,7 +61,7 @@ class Door:
 
 
 def as_words(job: str, keywords: Keywords) -> list[str]:
-    """Return keywords of a function as its command has them."""
+    """Return the keywords of a function as words of its command line."""
     rows = options(job)
     return [word for name, value in keywords.items() for word in _words(rows[name], value)]
 

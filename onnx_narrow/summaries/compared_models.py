@@ -1,4 +1,4 @@
-"""What is said of a quantized model beside its float model, the most important first."""
+"""The summary of a quantized model compared with its float model, the most important lines first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``tools.inspect --grids`` says of the weights of a model."""
+"""The weights of a model and their grids, as ``tools.inspect --grids`` lists them."""
 
 from __future__ import annotations
 

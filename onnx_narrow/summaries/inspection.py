@@ -1,4 +1,4 @@
-"""What ``tools.inspect`` says of a model, and of two."""
+"""The summary of a model, and of the differences between two, as ``tools.inspect`` prints them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from transforms.search.output_metrics import METRICS, in_words
 
 
 def lines(mixed: MixedPrecision) -> Iterator[str]:
-    """Yield a table of layers with formats, sensitivities and decisions, and what all of it comes to."""
+    """Yield a table of layers with formats, sensitivities and decisions, and the overall result."""
     if mixed.sensitivity is not None:
         yield from _table(mixed) if mixed.is_analysis else map(Detail, _table(mixed))
     yield from mixed.notes

@@ -18,7 +18,7 @@ from transforms.scheme.presets import find_preset
 from transforms.scheme.targets import target
 
 _WITHOUT_GRID = "simulate_bf16"
-"""A format of BF16 whose weights are plain float32: no tool knows what they were rounded to."""
+"""A format of BF16 whose weights are plain float32: no tool can tell what they were rounded to."""
 
 BF16_TOOLS = ("convert_fp32_to_bf16", "convert_fp16_to_bf16")
 
@@ -26,15 +26,15 @@ _SCHEME = "scheme"
 """Stands for a scheme given as an object: in metadata, in a call."""
 
 _WIDE = 16
-"""Bits from which on 16 bits are not more."""
+"""Layers of at least these bits do not gain from 16 bits."""
 
 
 @dataclass(frozen=True)
 class ModelHistory:
     """How a quantized model was made: files, samples, its metadata, and names in the float model.
 
-    ``samples``: the keywords that name them. ``names``: of the float model's nodes; ``tensors``: what they
-    make, by which nodes without a name are known. ``scheme``: that in its metadata, None without one.
+    ``samples``: the keywords that name them. ``names``: of the float model's nodes; ``tensors``: their
+    outputs, which identify nodes without a name. ``scheme``: that in its metadata, None without one.
     ``size``: bytes of its file. ``door``: how its user writes calls.
     """
 
@@ -50,7 +50,7 @@ class ModelHistory:
 
     @property
     def tool(self) -> str:
-        """The tool that made it last, empty for those of others."""
+        """The tool that wrote it last, empty for models that other packages made."""
         return provenance.tool(self.metadata) or ""
 
     @property
@@ -67,7 +67,7 @@ class ModelHistory:
     def base(self, *unset: str) -> dict[str, Any]:
         """Return the keywords of the call that makes it, with another output; none for models of other tools.
 
-        They are without the values that some keys of the scheme were given.
+        ``unset``: keys of the scheme whose assigned values are left out.
         """
         output = self.quantized.with_name(f"{self.quantized.stem}_better.onnx")
         call: dict[str, Any] = {"model": self.float_model, "output": output}
@@ -116,13 +116,13 @@ class ModelHistory:
         return self.asked is None or not (self.asked.finetune or self.asked.auto_mixed_precision)
 
     def leaves_nothing(self, others: Set[str]) -> bool:
-        """Return whether nothing is left to do if only layers of these operators are as before."""
+        """Return whether nothing would be quantized if only layers of these operators were."""
         rule = self.asked.auto_mixed_precision if self.asked else None
         return not others & set(rule.target_op_types or DOT_PRODUCTS) if rule else not others
 
     @property
     def is_for_target(self) -> bool:
-        """Whether rules of a target chose what it has."""
+        """Whether it was made for a target, whose rules chose its formats."""
         return bool(self.scheme and self.scheme.target)
 
     def has(self, key: str, value: object) -> bool:
@@ -133,7 +133,7 @@ class ModelHistory:
 
     @property
     def _keys(self) -> set[str]:
-        """The keys of the scheme that were set beside the preset or the file."""
+        """The keys of the scheme that were set in addition to the preset or the file."""
         return {key for key, _ in self._assigned}
 
     @property
@@ -156,7 +156,7 @@ class ModelHistory:
 
     @property
     def takes_int16(self) -> bool:
-        """Whether 16 bits are more than it has, and no target that it was made for keeps layers from them."""
+        """Whether 16 bits are more than it has, and its target, if any, takes them."""
         if self.scheme is None:
             return True
         used = [self.scheme.weight, *([] if self.rounds_weights_alone else [self.scheme.activation])]

@@ -38,7 +38,7 @@ def no_gain_line(work: Work, sizes: Sizes) -> Iterator[str]:
 
 
 def _can_be_packed(work: Work) -> bool:
-    """Return whether weights can be stored in their bits, which a line of its own says."""
+    """Return whether weights can be stored packed, which has a line of its own."""
     return work.options.storage == "plain" and bool(formats_of_blocks(work.record))
 
 

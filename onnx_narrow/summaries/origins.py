@@ -1,4 +1,4 @@
-"""Where the loss of a quantized model begins, in sentences, and what helps, as commands."""
+"""Where the loss of a quantized model begins, in sentences, and remedies, as commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEADING = 3
 """Layers that are named first where none makes most of the loss."""
 
 _FEW = 3
-"""One of so many layers, or fewer, are few."""
+"""A third of the layers, or fewer, are few."""
 
 
 def headline(origins: LossOrigins) -> str:
@@ -38,7 +38,7 @@ def headline(origins: LossOrigins) -> str:
 
 
 def _begins(origins: LossOrigins) -> str:
-    """Return where the loss begins, or that it does nowhere."""
+    """Return where the loss begins, or that it is spread over many layers."""
     main, first, every = origins.main, origins.first(), len(origins.layers)
     count = len(main.named)
     if first is not None:
@@ -52,7 +52,7 @@ def _begins(origins: LossOrigins) -> str:
 
 
 def lines(origins: LossOrigins, history: ModelHistory) -> Iterator[str]:
-    """Yield the report in lines: where the loss begins, the layers with their causes, what helps."""
+    """Yield the report in lines: where the loss begins, the layers with their causes, and the remedies."""
     yield headline(origins)
     main = origins.main
     for cause, places in by_cause(origins):
@@ -83,7 +83,7 @@ def by_cause(origins: LossOrigins) -> Iterator[tuple[str, list[int]]]:
 
 
 def suspects(origins: LossOrigins) -> Iterator[str]:
-    """Yield a line for each input whose samples look preprocessed in another way than in calibration."""
+    """Yield a line for each input whose samples seem to be preprocessed differently than in calibration."""
     for samples in origins.inputs:
         if samples.is_suspect:
             yield (

@@ -36,9 +36,9 @@ def placed_lines(placed: FloatLayers) -> Iterator[str]:
 
 
 def preset_lines(beside: BesidePreset, config: str) -> Iterator[str]:
-    """Yield how a model for a target stands beside its preset, if that is clearly better.
+    """Yield how a model for a target compares with its preset, if the preset is clearly better.
 
-    ``config``: the preset. The line says which of both is written, and how to get the other.
+    ``config``: the preset. The line says which of the two is written, and how to get the other.
     """
     where = f"on the {counted(beside.samples, 'sample')} used for the search"
     figures = f"{beside.own:.1f} dB with {spelled('{target}')}, {beside.without:.1f} dB without {where}"
@@ -57,7 +57,7 @@ def preset_lines(beside: BesidePreset, config: str) -> Iterator[str]:
 def reached_lines(work: Work) -> Iterator[str]:
     """Yield how a goal was reached: the metric before and after, the layers by name, and their price.
 
-    A goal that was allowed to be missed is said to be, where samples do not show it.
+    A goal that may be missed is reported as missed where samples do not show it.
     """
     reached, goal, fallback = work.record.reached, work.options.goal, work.options.fallback
     if reached is None or goal is None:
@@ -83,7 +83,7 @@ def reached_lines(work: Work) -> Iterator[str]:
 
 
 def _in_format(what: str, names: Sequence[str], count: int, note: str = "") -> str:
-    """Return which layers have a format, of how many there are; ``note``: what that brings."""
+    """Return which layers have a format, out of how many; ``note``: their gain and price."""
     layers = f"{len(names)} of {counted(count, 'layer')}{f' ({note})' if note else ''}"
     return f"In {what}: {layers}: {some_names(names)}"
 

@@ -26,10 +26,10 @@ from transforms.plan.rounding_plan import is_downcast, is_upcast
 
 _OF_INTEGERS = frozenset({"MatMulNBits", "DynamicQuantizeLSTM", "QMoE"})
 _FORMATS = 4
-"""Formats whose tensors are counted without a wish for details."""
+"""Formats whose tensors are counted without ``--verbose``."""
 
 _HARDLY_SMALLER = 0.9
-"""Share of the bytes of the float model from which a hint says how to store less."""
+"""Share of the bytes of the float model above which a hint names an option that stores less."""
 
 
 def lines(work: Work, sizes: Sizes, in_float: Counter[str]) -> Iterator[str]:
@@ -77,7 +77,7 @@ def _has_type(name: str) -> bool:
 
 
 def decided(record: Decisions) -> Iterator[str]:
-    """Yield what outputs decided, what gained nothing or was not tried, and how good the outputs are."""
+    """Yield the changes that outputs decided, those that were rejected, and the error of the outputs."""
     if changed := _changes(record):
         yield f"Kept: {changed}"
     if dropped := [trial for trial in record.tried if not trial.kept]:
@@ -89,14 +89,14 @@ def decided(record: Decisions) -> Iterator[str]:
 
 
 def searched(record: Decisions) -> str:
-    """Return what outputs chose and what was not tried, in one line for a model that is refused."""
+    """Return the choices by outputs and what was not tried, in one line for a model that is refused."""
     changed = _changes(record) or "as rules say"
     best = f"the best of {counted(len(record.tried), 'candidate')}: {changed}" if record.tried else ""
     return ". ".join(filter(None, [best, *record.notes]))
 
 
 def _changes(record: Decisions) -> str:
-    """Return what outputs chose, with gains; layers in float have lines of their own."""
+    """Return the changes that outputs chose, with their gains; layers in float have lines of their own."""
     changed = [trial for trial in record.kept if trial.move != LAYERS_IN_FLOAT]
     return "; ".join(", ".join(filter(None, (trial.change, trial.gain.shown))) for trial in changed)
 
@@ -124,8 +124,8 @@ def _quantizes(node: gs.Node) -> bool:
 
 
 def _ends_of_layers(graph: gs.Graph) -> set[int]:
-    """Return the ids of each Relu, Clip and Add of a bias that goes on with what a layer makes, up to the
-    quantization after it.
+    """Return the ids of each Relu, Clip and Add of a bias between the output of a layer and the quantization
+    after it.
     """
     ends: set[int] = set()
     for node in reversed(list(walk.nodes(graph))):  # consumers come first, those in bodies too

@@ -1,4 +1,4 @@
-"""What a comparison of results is in files: JSON and CSV."""
+"""A comparison of results as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
 
 
 def as_json(compared: ComparedFolders) -> dict[str, Any]:
-    """Return all figures as strict JSON can say them."""
+    """Return all figures as values that strict JSON can represent."""
     report, outputs = figures(compared.counted), by_output(compared.comparisons)
     report["outputs"] = {output: figures(members) for output, members in outputs.items()}
     for name in ("top1", "language", "greedy"):
@@ -68,7 +68,7 @@ def as_csv(comparisons: Sequence[Comparison]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What strict JSON can say: infinities as strings, NaN as null."""
+    """Return a value that strict JSON can represent: infinities as strings, NaN as null."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -34,7 +34,7 @@ def file_lines(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 
 def summary_lines(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Yield mean and worst values, how many files there are, and which do not enter."""
+    """Yield mean and worst values, how many files there are, and which are left out of them."""
     summary = summarize(comparisons)
     for metric in METRICS:
         mean, worst = summary.mean[metric.field], summary.worst[metric.field]

@@ -1,4 +1,4 @@
-"""What a comparison of results says beside its tables: errors after steps, figures of language models."""
+"""The lines of a comparison of results after its tables: errors over steps, figures of language models."""
 
 from __future__ import annotations
 

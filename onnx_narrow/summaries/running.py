@@ -1,4 +1,4 @@
-"""Where a model runs, and what its first run showed, in words."""
+"""Where a model runs and the findings of its first run, in words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENOUGH_BITS = {ACTIVATION: 16, WEIGHT: 4}
 """Bits with which tensors lose little in a language model: with W2, SmolLM2 diverges by 0.93 nats."""
 
 _OF_WEIGHTS = ("W4", "W8")
-"""Presets of weights alone that language models may be of use in."""
+"""Presets that quantize weights alone, in which language models may be usable."""
 
 _WIDER = {"A8W8": "A16W8", "U8S8": "U16S8", "W4A8": "A8W8"}
 """Presets whose activations have 16 bits, or whose weights have 8."""
@@ -46,7 +46,7 @@ def kept_lines(first_run: FirstRun) -> Iterator[str]:
 
 
 def runs_line(first_run: FirstRun, graph: gs.Graph, *, standard: str = "none", no_kernels: str = "") -> str:
-    """Return where a model runs, and which library it needs; ``standard``: what to call none.
+    """Return where a model runs, and which library it needs; ``standard``: the words for none.
 
     ``no_kernels``: why a model does not run, if that is known beforehand.
     """
@@ -65,7 +65,7 @@ def runs_line(first_run: FirstRun, graph: gs.Graph, *, standard: str = "none", n
 
 
 def rounded_line(first_run: FirstRun, graph: gs.Graph) -> Iterator[str]:
-    """Yield what ONNX Runtime may do to inputs of products with stored integers, and what prevents it."""
+    """Yield whether ONNX Runtime may round inputs of products with stored integers, and how to prevent it."""
     if not (rounded := rounded_inputs(graph)):
         return
     words = f"ONNX Runtime may round {counted(len(rounded), 'input')} of products to 8 bits"
@@ -75,7 +75,7 @@ def rounded_line(first_run: FirstRun, graph: gs.Graph) -> Iterator[str]:
 
 
 def saturated_line(first_run: FirstRun, graph: gs.Graph) -> Iterator[str]:
-    """Yield in how many products sums may saturate on this processor, and what prevents it."""
+    """Yield in how many products sums may saturate on this processor, and how to prevent it."""
     if sums_saturate() and (products := saturating_products(graph)):
         words = f"8-bit sums of {counted(len(products), 'product')} may saturate on this processor"
         if first_run.saturated:
@@ -91,7 +91,7 @@ def _figures(error: float | None, other: float | None, where: str) -> str:
 
 
 def warnings(first_run: FirstRun, config: str = "", *, judged: bool = False) -> Iterator[str]:
-    """Yield warnings about a model that is written all the same.
+    """Yield warnings about a model that is written nevertheless.
 
     ``judged``: its outputs were compared on more samples before. Random numbers, and one token, show that it
     runs, and little of how good it is.
@@ -104,7 +104,7 @@ def warnings(first_run: FirstRun, config: str = "", *, judged: bool = False) -> 
 
 
 def preset_of(config: str, scheme: Scheme) -> str:
-    """Return the name of a preset whose formats are in use, untuned: others have more to offer then."""
+    """Return the name of a preset whose formats are in use, untuned; empty for any other scheme."""
     keys = find_preset(config) or {}
     is_plain = keys.get("activation") == scheme.activation and scheme.finetune is None
     return config if is_plain else ""
@@ -133,7 +133,7 @@ def useless(
 
 
 def unmeasured(tensors: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield a warning for a language model that was compared on nothing, by formats and roles of tensors.
+    """Yield a warning for a language model whose outputs were not compared, by formats and roles of tensors.
 
     Weights alone lose little with 4 bits and more; activations of few bits may lose everything.
     """
@@ -157,12 +157,12 @@ def _bits(name: str) -> float:
 
 
 def is_poor(*errors: float) -> bool:
-    """Return whether any of some squared errors of outputs by their power leaves little of them."""
+    """Return whether any of these squared errors of outputs, relative to their power, is large."""
     return not all(error <= 10 ** (-LEAST / 10) for error in errors)  # NaN leaves nothing
 
 
 def tuning_ways(config: str, *, fitted: bool = False) -> list[str]:
-    """Return what tunes the weights of a preset; little is left to ``fitted`` ones, rounded by outputs."""
+    """Return ways to tune the weights of a preset; ``fitted``: outputs have rounded them already."""
     tuning = f"{config}_ADAQUANT"
     tools = [] if fitted else ["tools.finetune"]
     tools += [as_option("config", tuning)] if find_preset(tuning) else []
@@ -170,7 +170,7 @@ def tuning_ways(config: str, *, fitted: bool = False) -> list[str]:
 
 
 def poor(figure: str, where: str, config: str = "", ways: Iterable[str] = ()) -> str:
-    """Return a warning for a figure that leaves little of the outputs, with the ``ways`` to have more."""
+    """Return a warning for a poor figure of the outputs, with the ``ways`` to improve it."""
     name = f"{config}: " if find_preset(config) else ""
     ways = [*ways]
     ways += [f"{as_option('config', _WIDER[config])} has {_wider(config)}"] if config in _WIDER else []

@@ -1,4 +1,4 @@
-"""What two models cost, side by side."""
+"""Time and memory of two models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _ms(seconds: float) -> str:
 
 
 def at_speed(ratio: Timing) -> str:
-    """Return what the ratio of a model's times to another's says: ``1.5 times faster``, ``as fast``.
+    """Return the ratio of a model's times to another's in words: ``1.5 times faster``, ``as fast``.
 
     ``1.2 times slower`` and ``unknown`` are the others.
     """
@@ -43,7 +43,7 @@ def at_speed(ratio: Timing) -> str:
 
 
 def against(ratio: Timing, other: str = "float") -> str:
-    """Return how fast a model is beside another: ``1.5 times faster than float (1.45 to 1.53)``.
+    """Return how fast a model is compared with another: ``1.5 times faster than float (1.45 to 1.53)``.
 
     With the quartiles; ``as fast as float (0.98 to 1.01 times its time)`` where both are about 1.
     """
@@ -58,7 +58,7 @@ def against(ratio: Timing, other: str = "float") -> str:
 
 
 def beside(after: Timing, before: Timing, ratio: Timing) -> str:
-    """Return the time of an inference beside that of the float model, and how fast that is.
+    """Return the times of an inference of a model and its float model, and how they compare.
 
     ``0.42 ms, float 0.63 ms: 1.5 times faster than float (1.45 to 1.53)``; no time where nothing is known.
     """
@@ -68,7 +68,7 @@ def beside(after: Timing, before: Timing, ratio: Timing) -> str:
 
 
 def cost_lines(costs: Costs) -> Iterator[str]:
-    """Yield the time and memory of a model beside those of its float model."""
+    """Yield the time and memory of a model and of its float model."""
     before, after = costs.before, costs.made
     yield f"Time per sample: {beside(after.run, before.run, costs.ratio)}, {after.run.runs} runs each"
     if costs.lost:
@@ -79,7 +79,7 @@ def cost_lines(costs: Costs) -> Iterator[str]:
 
 
 def beside_lines(times: BesideFloat | None, advice: str = "") -> Iterator[str]:
-    """Yield how fast a model is beside its float model; if it is slower, by what, and an ``advice``."""
+    """Yield how a model's time compares with its float model; where slower, the operators and ``advice``."""
     if times is None:
         return
     yield f"Time here: {beside(times.made, times.before, times.ratio)}"
@@ -88,7 +88,7 @@ def beside_lines(times: BesideFloat | None, advice: str = "") -> Iterator[str]:
 
 
 def _slower(lost: Sequence[KernelTime]) -> str:
-    """Return which operators take the time that is lost."""
+    """Return the operators in which time is lost."""
     return f"Slower: {', '.join(map(_kernel, lost))}" if lost else "Slower"
 
 
@@ -102,7 +102,7 @@ def _kernel(kernel: KernelTime) -> str:
 def what_helps(
     scheme: Scheme, times: BesideFloat | None, *, placed: bool = False, needs_blocks: bool = False
 ) -> str:
-    """Return what makes a model of a scheme faster on this machine, empty if nothing is known to.
+    """Return an option that makes a model of a scheme faster on this machine, empty without a known one.
 
     ``times``: its time and that of the float model; ``placed``: layers that are faster in float were already
     searched for; ``needs_blocks``: its operators take only weights in blocks.

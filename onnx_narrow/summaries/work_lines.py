@@ -1,4 +1,4 @@
-"""What both quantizers tell of a work that is done, from its record.
+"""The summary of finished work of ``quantize`` and ``mix_precision``, from its record.
 
 Summaries of tuning, mixed precision and targets are imported when needed: imports take time that small jobs
 notice.
@@ -85,7 +85,7 @@ _OF_STEPS: Sequence[tuple[Sequence[str], str, Callable[[Any, Work], Iterable[str
     (("keep_target", "check_target", "compare"), "rechecked", lambda lines, _: lines),
     (_STORING, "stored", lambda lines, _: lines),
 )
-"""What steps tell: of a field of the record, where it is set. Steps that are entered twice tell it once."""
+"""The lines of each step, from a field of the record where it is set; once for a step that ran twice."""
 
 
 def warnings(work: Work) -> Iterator[str]:
@@ -110,7 +110,7 @@ def warnings(work: Work) -> Iterator[str]:
 
 
 def useless(outputs: Checked, work: Work) -> str:
-    """Return why a language model is of no use, with options that make a better one."""
+    """Return why a language model is unusable, with options that make a better one."""
     is_alone = work.scheme.format(work.scheme.activation) is None
     weight = str(work.scheme.weight) if is_alone else ""
     search, ways = quantize.searched(work.record.decisions), list(_more_bits(work))
@@ -123,7 +123,7 @@ def _config(work: Work) -> str:
 
 
 def _poor(outputs: Checked, work: Work) -> Iterator[str]:
-    """Yield a warning for each figure that leaves little of the outputs, with what helps."""
+    """Yield a warning for each poor figure of the outputs, with options that improve it."""
     config, ways = _config(work), [*_other_layers(work), *_more_bits(work)]
     if work.options.tuning is None and not work.scheme.is_dynamic:  # weights of integer products cannot be
         ways += running.tuning_ways(config, fitted=work.record.decisions.fitted)
@@ -136,12 +136,12 @@ def _poor(outputs: Checked, work: Work) -> Iterator[str]:
 
 
 def _preset_beside(work: Work) -> str:
-    """Return the preset that a target stands for: the one that was given, or its own."""
+    """Return the preset that is compared with the target: the one of the call, or the target's own."""
     return str(work.options.recorded.get("config") or target(ON_CPU).preset)
 
 
 def _other_layers(work: Work) -> Iterator[str]:
-    """Yield what leaves more of the outputs of a model for the processor's kernels, as was measured."""
+    """Yield other choices of layers that improve the outputs of a model for ONNX Runtime's CPU provider."""
     beside = work.record.beside
     if beside is not None and beside.is_far and not beside.is_taken:
         yield f"{as_option('config', _preset_beside(work))} is at {beside.without:.1f} dB"
@@ -150,7 +150,7 @@ def _other_layers(work: Work) -> Iterator[str]:
 
 
 def _more_bits(work: Work) -> Iterator[str]:
-    """Yield how the last changes leave more of the outputs."""
+    """Yield options that give caches and embeddings more bits."""
     if work.options.kv_cache == "int4":
         yield spelled("{kv_cache:int8} has more bits for caches")
     elif work.options.kv_cache:

@@ -1,4 +1,4 @@
-"""What all tools share on the command line: strict options, one-line errors and exit codes."""
+"""The command line of all tools: strict options, one-line errors and exit codes."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _SOURCES = ("model", "baseline", "quantized")
 """Options that name the source of a tool; each tool has one of them."""
 
 _LONGEST = 4000
-"""Characters of a message: a name in a file may have any number."""
+"""Most characters of a message: names in files may be of any length."""
 
 _NARROW = 98
 """Columns of commands in ``--help``."""
 
 _COLLECTIONS = 10_000, 20, 50
-"""When Python looks for cycles: by its default it spends a fifth of the time on graphs that all live on."""
+"""Thresholds of the garbage collection: with its defaults it takes a fifth of the time and frees little."""
 
 
 def _placed(option: Option) -> str:
-    """Return the main name of an option, and what stands for its value."""
+    """Return the main name of an option and the placeholder for its value."""
     return f"{option.names[0]} {option.written.split()[-1]}"
 
 
@@ -60,7 +60,7 @@ def _command(line: str) -> str:
 
 
 def purpose_of(docstring: str | None) -> str:
-    """Return what the docstring of a tool says in its first line, without the command to ask for help."""
+    """Return the first line of a tool's docstring, without the command that shows its help."""
     return (docstring or "").partition("\n")[0].partition(": ``")[0].rstrip(".") + "."
 
 
@@ -130,7 +130,7 @@ class Tool:
 
 
 def _two_spellings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> str | None:
-    """Return the error of the first option that is given in two spellings, of which one would be ignored."""
+    """Return the error for the first option that is given in two spellings: one would be ignored."""
     words = {word.partition("=")[0] for word in argv}
     for action in parser._actions:
         both = [name for name in action.option_strings if name in words]
@@ -174,7 +174,7 @@ def _is(error: Exception, module: str, name: str) -> bool:
 
 
 def _of_source(job: Job, error: Exception) -> str:
-    """Return the file that an error is to end with: one about a model, or that names nothing."""
+    """Return the source file to append to an error that is about a model, or that names nothing."""
     about_model = _is(error, "transforms.model.read_model", "ModelError")
     in_own_words = re.search("'|--", str(error)) is not None and not isinstance(error, UnicodeError)
     if isinstance(error, OSError) or (isinstance(error, ValueError) and in_own_words and not about_model):
@@ -190,7 +190,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return text as a terminal may show it: names come from files, and may hold whatever moves a cursor."""
+    """Return text that is safe on a terminal: names come from files, and may contain control characters."""
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

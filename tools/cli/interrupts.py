@@ -1,10 +1,9 @@
 """Ctrl-C and other signals that end a tool: one line and an exit code, whenever they come.
 
-An exception does for most of the work, but not for all of a run: imports of compiled modules swallow it or
-turn it into another, which a tool might take for a missing package; code that is not Python's sees it only
-when it returns; and a second one breaks off the cleaning up after the first. So a process that is a tool
-leaves at once as long as it starts or imports, unwinds while it works, and leaves all the same if that takes
-too long.
+An exception is not enough for all of a run: imports of compiled modules swallow it or turn it into another,
+which a tool might take for a missing package; compiled code sees it only when it returns; and a second signal
+interrupts the cleanup after the first. So a process that is a tool exits at once while it starts or imports,
+unwinds while it works, and exits anyway if unwinding takes too long.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _STARTING, _WORKING, _UNWINDING, _LEAVING, _DONE = range(5)
 
 
 class Interrupted(KeyboardInterrupt):
-    """The work ends because of a signal; ``code`` is what the process should leave with."""
+    """The work ends because of a signal; ``code`` is the exit code of the process."""
 
     def __init__(self, number: int) -> None:
         """Take the number of the signal."""
@@ -34,7 +33,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Tool:
-    """The tool that this process is: how far it is, and how it ends."""
+    """The tool that this process runs: its phase, and how it ends."""
 
     def __init__(self, name: str) -> None:
         self._name, self._phase, self._code, self._once = name, _STARTING, 0, [True]
@@ -44,7 +43,7 @@ class _Tool:
         sys.unraisablehook = _say_unless_interrupted
 
     def work(self) -> None:
-        """Let signals raise Interrupted from now on, and watch that it is heeded."""
+        """Let signals raise Interrupted from now on, and watch that the process ends after it."""
         if self._phase == _STARTING:  # later works of this process have the first one's watch
             self._begin_watch()
         self._phase = _WORKING
@@ -58,11 +57,11 @@ class _Tool:
         threading.Thread(target=self._watch, args=(wakened,), daemon=True).start()
 
     def end(self, code: int) -> None:
-        """Let signals end the process with this code from now on: it has done what it was to do."""
+        """Let signals end the process with this code from now on: its work is done."""
         self._code, self._phase = code, _DONE
 
     def leave(self, code: int) -> None:
-        """End the process here, without the temporary files that it has, and say why."""
+        """End the process here: remove its temporary files, and print why."""
         self._phase = _LEAVING  # no signal comes in between from here on
         try:
             self._once.pop()
@@ -171,7 +170,7 @@ def _active_children() -> list[Any]:
 
 
 def _quieten_threads() -> None:
-    """Let threads that wait for those processes fail without a word."""
+    """Let threads that wait for those processes fail silently."""
     threading: Any = sys.modules.get("threading")
     if threading is not None:
         threading.excepthook = lambda failed: None

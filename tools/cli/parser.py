@@ -15,7 +15,7 @@ from tools.cli.option_values import reader
 from transforms.files.spelling import spelled, spelling
 
 _WIDEST, _HELP_AT = 110, 32
-"""Columns of ``--help``, and the one in which the words on an option begin."""
+"""Columns of ``--help``, and the one in which descriptions of options begin."""
 
 
 _OF_OTHERS = {"--device": "--provider", "--gpu": "--provider", "--batch_size": "--batch-size"}
@@ -30,9 +30,9 @@ class Parser(argparse.ArgumentParser):
     """A strict parser with one-line errors."""
 
     def __init__(self, job: str, *, brief: str = "", **settings: Any) -> None:
-        """Take the job, whose options the table has, and what any parser takes.
+        """Take the job, whose options are in the table, and the settings of any parser.
 
-        ``brief``: what ends ``--help``, the short one.
+        ``brief``: the end of the short ``--help``.
         """
         super().__init__(
             **settings,
@@ -50,22 +50,25 @@ class Parser(argparse.ArgumentParser):
         group.add_argument("--help-all", action="help", help="show all options, with details, and exit")
 
     def _settings(self, option: Option) -> dict[str, Any]:
-        """Return what argparse takes of an option."""
+        """Return the arguments of argparse for an option."""
         with spelling(self.spell):
-            found: dict[str, Any] = {"dest": option.name, "help": spelled(option.help)}
+            settings: dict[str, Any] = {"dest": option.name, "help": spelled(option.help)}
         if option.takes == "both":
-            return {**found, "action": argparse.BooleanOptionalAction}
+            return {**settings, "action": argparse.BooleanOptionalAction}
         if option.kind.annotation == "bool":
-            return {**found, "action": "store_false" if option.names[0].startswith("--no-") else "store_true"}
-        value = [word for word in option.written.split() if not word.startswith("--")]
-        found |= {"metavar": value[0]} if value else {}
-        found |= {"choices": option.kind.choices} if option.kind.choices else {}
-        found |= {"required": True} if option.is_required else {}
+            return {
+                **settings,
+                "action": "store_false" if option.names[0].startswith("--no-") else "store_true",
+            }
+        metavar = [word for word in option.written.split() if not word.startswith("--")]
+        settings |= {"metavar": metavar[0]} if metavar else {}
+        settings |= {"choices": option.kind.choices} if option.kind.choices else {}
+        settings |= {"required": True} if option.is_required else {}
         if option.takes:
-            found |= {"nargs": "+", "action": "extend" if option.takes == "extend" else "store"}
+            settings |= {"nargs": "+", "action": "extend" if option.takes == "extend" else "store"}
         elif option.kind.annotation.startswith(_MANY):
-            found["action"] = "append"
-        return {**found, "type": reader(option)}
+            settings["action"] = "append"
+        return {**settings, "type": reader(option)}
 
     def spell(self, name: str, value: str = "") -> str:
         """Return an option as it is written on the command line, by the name of its keyword."""
@@ -77,13 +80,13 @@ class Parser(argparse.ArgumentParser):
         return f"{word} {value}".rstrip()
 
     def error(self, message: str) -> NoReturn:
-        """Leave with one line, as any other error does, and exit code 2; an option goes by its main name."""
+        """Exit with code 2 and one line, as any other error does; an option is called by its main name."""
         for action in self._actions:
             message = message.replace("/".join(action.option_strings), action.option_strings[0])
         self.exit(2, f"{name_of(self)}: error: {message}{self._meant(message)} (see --help)\n")
 
     def _meant(self, message: str) -> str:
-        """Return the option or the value that was probably meant by an unknown one, in words."""
+        """Return the suggestion for an unknown option or value, in words."""
         from ops.legal_names import did_you_mean  # ops needs time to import
 
         label, unknown, words = message.partition("unrecognized arguments: ")
@@ -112,7 +115,7 @@ class Parser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help, which nobody may read: 3.11.2 raises BrokenPipeError then, 3.11.7 does not."""
+        """Print the help and ignore a closed pipe: Python 3.11.2 raises BrokenPipeError, 3.11.7 does not."""
         with contextlib.suppress(OSError):
             super().print_help(file)
 
@@ -147,14 +150,14 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 def _groups(options: Iterable[Option]) -> dict[str, list[Option]]:
     """Return the options of each group, in the order of ``--help``."""
-    found: dict[str, list[Option]] = {}
+    groups: dict[str, list[Option]] = {}
     for option in options:
-        found.setdefault(option.group, []).append(option)
+        groups.setdefault(option.group, []).append(option)
     titles = [
-        *(title for title in found if title not in DETAILS),
-        *(last for last in DETAILS if last in found),
+        *(title for title in groups if title not in DETAILS),
+        *(title for title in DETAILS if title in groups),
     ]
-    return {title: found[title] for title in titles}
+    return {title: groups[title] for title in titles}
 
 
 def name_of(parser: argparse.ArgumentParser) -> str:

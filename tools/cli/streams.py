@@ -1,4 +1,4 @@
-"""Standard streams of a tool: there, and able to show any file name."""
+"""Standard streams of a tool: open, and able to show any file name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMES = ("stdin", "stdout", "stderr")
 def repair() -> None:
     """Open closed streams on the null device, and show characters that cannot be shown as escapes.
 
-    The next file that is opened would get the number of a closed stream, and what is printed there.
+    The next file to be opened would get the number of a closed stream, and receive its output.
     """
     for number, name in enumerate(_NAMES):
         try:
@@ -26,7 +26,7 @@ def repair() -> None:
 
 
 def drop_unwritable() -> None:
-    """Let what was printed, and cannot be written, go to the null device: Python tries again at its end."""
+    """Redirect output that cannot be written to the null device: Python would try again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
