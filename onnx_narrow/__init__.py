@@ -58,7 +58,7 @@ _HOMES = {
     "save": "onnx_narrow.api.models",
     "targets": "onnx_narrow.api.listing",
 }
-"""The module of each public name: imported when it is asked for."""
+"""The module of each public name, imported at its first use."""
 
 __all__ = [
     "QUANTIZE",

@@ -14,9 +14,9 @@ from typing import Any
 
 from transforms.run.events import Events, Progress
 
-_TICK = 0.5  # seconds after which the time on the bar goes on by itself
-_LINE = 30.0  # seconds after which a line says how far it is, without a terminal
-_LONG = 30.0  # seconds after which a run is long: each phase that ends has its line, without a terminal
+_TICK = 0.5  # seconds between updates of the time on the bar
+_LINE = 30.0  # seconds between lines on progress, without a terminal
+_LONG = 30.0  # seconds after which a run is long: each finished phase has a line, without a terminal
 
 log = logging.getLogger("onnx_narrow")
 
@@ -39,10 +39,10 @@ class _Clock:
 
 
 class PhaseBar:
-    """A bar on stderr for a phase of a run: its number among all, pieces done, time gone and left, a note.
+    """A bar on stderr for a phase of a run: its number, pieces done, elapsed and remaining time, a note.
 
-    It is gone when the phase ends, and starts again when the work does. Where stderr is not a terminal, a
-    run that takes long has a line for each phase that ends, and one now and then during a long phase.
+    It disappears when the phase ends, and restarts when the work does. Where stderr is not a terminal, a long
+    run writes a line for each finished phase, and an occasional one during a long phase.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ _Arrays = dict[str, NDArray[Any]]
 class Measures:
     """What to measure in addition to the figures of each file.
 
-    ``logits``: the output that holds those of tokens; ``tokens``: the folder of these; ``limits`` by
+    ``logits``: the output with the logits of tokens; ``tokens``: the folder of the tokens; ``limits`` by
     the names of keywords; ``gate``: a metric of all outputs of a sample, and its bound, if it has one.
     """
 
@@ -56,7 +56,7 @@ class Measures:
 class ComparedFolders:
     """The measured figures: of each file, over steps of sequences, and those that ``measures`` asks for.
 
-    ``counted``: the files of mean and worst values.
+    ``counted``: the files that enter mean and worst values.
     """
 
     measures: Measures
@@ -88,7 +88,7 @@ class ComparedFolders:
         return figures if self.metric is None else {**figures, "metric": self.metric.content()}
 
     def write(self, files: Mapping[str, Path]) -> None:
-        """Write the figures to the files that are asked for."""
+        """Write the figures to the requested files."""
         if "json" in files:
             write_text(files["json"], json.dumps(self.content(), indent=2, allow_nan=False) + "\n")
         if "csv" in files:

@@ -15,8 +15,8 @@ from transforms.run.fresh_process import FreshContext
 from transforms.run.workers import check_current_folder, interrupts_for_this_process_alone
 
 LOCAL = "local"
-_PATIENCE = 30.0  # seconds that a scheduler has to answer, and to have a worker; machines may be busy
-_PAUSE = 1.0  # seconds between looking whether there still are workers
+_PATIENCE = 30.0  # seconds to wait for a scheduler, and for its first worker; machines may be busy
+_PAUSE = 1.0  # seconds between checks that there are still workers
 
 _IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 """Runs first in each worker of a local cluster, including one that replaces a dead worker."""
@@ -26,8 +26,8 @@ _IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN
 def open_dask(address: str, jobs: int) -> Iterator[Executor]:
     """Yield an executor on the cluster of the scheduler at an address, or on one of this machine (``local``).
 
-    Raises ValueError of one line without Dask, without an answer, and without a worker, all after some
-    patience; BrokenExecutor, as do tasks, if a scheduler or workers are lost, also at their start.
+    Raises ValueError of one line where Dask is not installed, or where no scheduler answers or no worker
+    appears in time; BrokenExecutor, as tasks do, if the scheduler or workers are lost, also during startup.
     """
     try:
         from distributed import Client
@@ -109,13 +109,13 @@ class _DaskExecutor(Executor):
         threading.Thread(target=self._look_after, daemon=True).start()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Return a future of the result; it has, or this raises, BrokenExecutor where the cluster is lost."""
+        """Return a future of the result; BrokenExecutor, raised or in the future, if the cluster is lost."""
         future: Future[Any] = Future()
         with self._lock:
             self._waiting.add(future)
         try:
             inner = self._inner.submit(fn, *args, **kwargs)
-        except Exception as error:  # of whichever part of the connection broke
+        except Exception as error:  # depends on which part of the connection broke
             raise BrokenExecutor(str(error)) from error
         inner.add_done_callback(lambda done: self._pass_on(done, future))
         return future

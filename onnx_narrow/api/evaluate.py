@@ -182,7 +182,7 @@ def _run_both(
     sample_folder.mkdir()
     assert options.data is not None, "asked for before"
     data = samples_folder(options.data, partial(inputs_of, sources[0]), sample_folder, options.limit, events)
-    options = replace(options, data=data)  # what makes samples may make them once
+    options = replace(options, data=data)  # a callable or an iterator may yield the samples only once
     for source, output in zip(sources, results, strict=True):
         tells = source is sources[0]
         with open_folder(options, source, events, unrolls=False, tells=tells) as samples:

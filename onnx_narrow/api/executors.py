@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transforms.run.workers import Workers
 
-_FOR_EACH = 2  # tasks of a worker at a time: the next is there when one is done
+_FOR_EACH = 2  # tasks queued for each worker: the next one is ready when it finishes one
 
 
 def workers(jobs: int, dask: str | None) -> Workers:

@@ -1,4 +1,4 @@
-"""How well number formats keep numbers: those of distributions, or the weights of a model."""
+"""How accurately number formats represent samples of distributions, or the weights of a model."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from transforms.runtime.session import RunOptions
 from transforms.scheme.sources import recorded_scheme
 
 _MOST_BYTES = 1 << 26
-"""Of a float model that is looked at layer by layer: that takes several copies of it in memory."""
+"""Largest float model that is measured layer by layer, which takes several copies of it in memory."""
 
 
 @dataclass(frozen=True)

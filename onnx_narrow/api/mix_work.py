@@ -48,7 +48,7 @@ def wish_of(keywords: Keywords) -> SchemeWish:
 
 
 def check_mixing(scheme: Scheme, wish: SchemeWish, keywords: Keywords) -> None:
-    """Raise ValueError for a keyword that would do nothing with this scheme."""
+    """Raise ValueError for a keyword that would have no effect with this scheme."""
     rule = scheme.auto_mixed_precision
     assert rule is not None, "the scheme has the table"
     if "labels" in keywords and rule.top1_target is None:

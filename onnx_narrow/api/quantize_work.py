@@ -59,7 +59,7 @@ def recorded(wish: SchemeWish, keywords: Keywords) -> dict[str, object]:
 
 
 def recipe_of(scheme: Scheme, keywords: Keywords) -> tuple[type[Work], Sequence[WorkRow]]:
-    """Return the class of the work for a scheme, and the rows of a call that names none."""
+    """Return the class of the work for a scheme, and its default recipe."""
     if not scheme.auto_mixed_precision:
         return Work, FAST if "fast" in keywords else QUANTIZE
     from transforms.pipelines.mix import MIX, MixWork  # imports take time that small jobs notice

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def untuned(scheme: Scheme) -> Scheme:
-    """Return the scheme without tuning, which rounds weights itself unless ``fit_weights`` is asked for."""
+    """Return the scheme without tuning, which rounds weights itself unless ``fit_weights`` is true."""
     fits = scheme.fit_weights if scheme.finetune is None else scheme.fit_weights is True
     return scheme.with_(finetune=None, fit_weights=fits)
 
@@ -38,7 +38,7 @@ def run_steps(
 ) -> Result:
     """Run the steps, write the model and report how it was made; ``ranges``: range files to write with it.
 
-    Raises what a step raises, in words that name keywords, NothingToDoError with the reasons.
+    Raises the errors of steps in terms of keywords, and NothingToDoError with the reasons.
     """
     told.expect(*phases_of(work, steps), "writing")
     try:

@@ -56,7 +56,7 @@ class SampleOptions:
 
     @classmethod
     def of(cls, keywords: Keywords, run: RunOptions | None = None) -> SampleOptions:
-        """Return the options of a call by its keywords; ``run``: how models run, if these do not say it.
+        """Return the options of a call by its keywords; ``run``: how models run, overriding the keywords.
 
         Raises OSError for a cache that cannot be written, and as :func:`image_options` does.
         """
@@ -69,8 +69,8 @@ class SampleOptions:
 def open_data(options: SampleOptions, source: Source, events: Events) -> Iterator[CalibrationData | None]:
     """Yield the samples for the inputs of the float model, None without any; they last for the block.
 
-    Random ones are made when the model is loaded. Sequences are run by the float model, what an encoder feeds
-    is made by it, and each step or sample is written to a temporary folder. Raises ValueError or OSError for
+    Random samples are made when the model is loaded. The float model runs sequences, an encoder runs on its
+    own samples, and each step or sample is written to a temporary folder. Raises ValueError or OSError for
     samples that do not fit.
     """
     cache, limit = options.calibration_cache, options.memory_limit
@@ -92,8 +92,9 @@ def open_folder(
 ) -> Iterator[FolderData]:
     """Yield the samples for the inputs of a model as a folder that lasts for the block.
 
-    Samples in memory are written to a temporary one, and so is what an encoder feeds or, if ``unrolls``, the
-    steps of sequences as the model runs them. ``tells``: how images go in. Raises as :func:`open_data`.
+    Samples in memory are written to a temporary folder, and so are samples with outputs of an encoder or, if
+    ``unrolls``, the steps of sequences as the model runs them. ``tells``: whether to report how images are
+    fitted. Raises as :func:`open_data`.
     """
     from transforms.compare import measure_run  # imports take time that small jobs notice
 
@@ -114,7 +115,7 @@ def open_folder(
             data = measure_run.Data(folder, options.images, options.run, options.limit)
             if tells:
                 _tell(data, source.load(), events)
-            if callable(options.images.transform):  # other processes have not got it
+            if callable(options.images.transform):  # other processes do not have it
                 write_samples(data.samples(inputs_of(source)), prepared_folder)
                 data = replace(data, folder=prepared_folder, images=ImageOptions())
             yield data

@@ -1,4 +1,4 @@
-"""A model run on a folder of samples, its outputs saved as they come."""
+"""Running a model on a folder of samples, saving its outputs one by one."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _Computed = tuple[str, Mapping[str, np.ndarray], float]
 
 @dataclass(frozen=True)
 class SavedOutputs:
-    """What was run: ``runs`` of the model, all in so many ``seconds``, those of the model in ``computing``.
+    """A finished run: ``runs`` of the model, total ``seconds``, and seconds ``computing`` in the model.
 
-    ``folders``: of each output. ``widened``: nodes of bfloat16 that ran in float32.
+    ``folders``: of each output. ``widened``: bfloat16 nodes that ran in float32.
     """
 
     samples: Samples | Sequences
@@ -51,7 +51,7 @@ def save_outputs(
     """Run a model on each sample of a folder, and save its outputs in the folder ``output``.
 
     ``options``: whether samples are sequences, their states, and which outputs are wanted. Raises ValueError
-    or OSError before the first run for outputs that there are not, or that cannot be saved, and for samples
+    or OSError before the first run for unknown outputs or ones that cannot be saved, and for samples
     that do not fit.
     """
     events.phase("loading")
@@ -71,7 +71,7 @@ def save_outputs(
 
 
 def _chosen(model: OpenModel, options: SampleOptions) -> Sequence[str]:
-    """Return the outputs that are wanted. Raises ValueError for one that is unknown or cannot be saved."""
+    """Return the outputs to save. Raises ValueError for one that is unknown or cannot be saved."""
     for name in options.output_names:
         refuse_unknown(name, model.outputs, "output")
     names = list(dict.fromkeys(options.output_names)) or ([] if options.generate else model.outputs)
@@ -100,7 +100,7 @@ def _outputs(
     writer: GreedyWriter | None,
     count: int,
 ) -> Iterator[_Computed]:
-    """Yield what the model makes of each sample, or of each step of a sequence.
+    """Yield the outputs of the model for each sample, or for each step of a sequence.
 
     ``writer``: continues samples by ``count`` tokens.
     """
@@ -118,7 +118,7 @@ def _outputs(
 
 
 def _save_all(results: Iterable[_Computed], folders: Mapping[str, Path]) -> tuple[int, float]:
-    """Save outputs; return how many runs there were, and the seconds of the model."""
+    """Save outputs; return the number of runs, and the seconds in the model."""
     runs, seconds = 0, 0.0
     for name, outputs, elapsed in results:
         runs, seconds = runs + 1, seconds + elapsed

@@ -1,4 +1,4 @@
-"""A check that each keyword has an effect on the scheme that is followed."""
+"""A check that each keyword has an effect with the scheme."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from transforms.scheme.scheme import AUTO, FOUND
 from transforms.scheme.targets import ON_CPU
 
 _STANDARD_BITS = 16
-"""Of the widest integers that ONNX's own operators quantize to."""
+"""Bits of the widest integers that ONNX's own operators quantize to."""
 
 
 def check_effect(
@@ -27,7 +27,7 @@ def check_effect(
 ) -> None:
     """Raise ValueError for a keyword, or a key of ``assignments``, whose need is not met.
 
-    ``needs``: what keywords of one function alone go with in the scheme.
+    ``needs``: what keywords of a single function require of the scheme.
     """
     of_formats = {**_OF_FORMATS, **(needs or {})}
     paths = wish.assigned if wish.assignments else ()
@@ -109,7 +109,7 @@ CALIBRATION = Need(
     _ACTIVATIONS.words,
     lambda scheme: _measures(scheme) or (_has_integers(scheme) and scheme.weight_method == WEIGHTED),
 )
-"""What options of a calibration go with."""
+"""The requirement of options of a calibration."""
 
 UNMIXED = Need("a scheme without mixed precision", lambda scheme: scheme.auto_mixed_precision is None)
 BLOCKS = Need(
@@ -147,7 +147,7 @@ _OF_FORMATS: Mapping[str, Need] = {
     ),
     "domain": Need("formats for which ONNX has no operators", _has_own_operators),
 }
-"""What keys of a scheme, and keywords, go with in the scheme."""
+"""What keys of a scheme, and keywords, require of the formats in the scheme."""
 
 _SAMPLES = Need("{data}", lambda keywords: "data" in keywords or "random_data" in keywords)
 _MODEL = Need("{output}", lambda keywords: "analyze_only" not in keywords)
@@ -156,4 +156,4 @@ _OF_WORK: Mapping[str, Need] = {
     **{f"{MIXING}.{key}": _MODEL for key in BUDGETS},
     "finetune": _MODEL,
 }
-"""What keys of ``assignments`` go with among keywords."""
+"""What keys of ``assignments`` require of the keywords."""

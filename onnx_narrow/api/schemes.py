@@ -24,7 +24,7 @@ from transforms.scheme.sources import scheme_from_keys
 from transforms.scheme.targets import target
 
 FORMAT_KEYS = frozenset({"activation", "weight"})
-"""Keys that a scheme without a preset begins with."""
+"""Keys that a scheme without a preset has to give."""
 
 _TARGETS = frozenset(TARGETS)
 _ALTERNATIVES = (
@@ -33,7 +33,7 @@ _ALTERNATIVES = (
     ({"target"}, {"activation_target", "weight_target"}),
     *(({*BUDGETS} - {key}, {key}) for key in BUDGETS),
 )
-"""Keys of the table that a keyword for another key takes the place of, too: only one of them may be given."""
+"""Pairs: keys of the table that are removed when a keyword gives one of the other keys."""
 
 Config: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Scheme
 """A preset such as ``"A8W8"``, the path of a scheme in TOML, a scheme, or a mapping of its keys.
@@ -65,13 +65,13 @@ class SchemeWish:
     def of(
         cls, keywords: Keywords, config: Config | None, deployment: str, keys: Mapping[str, Any]
     ) -> SchemeWish:
-        """Return the wish of the keywords, with the three fields that differ between functions."""
+        """Return the wish of the keywords; the other three fields differ between functions."""
         more = {name: keywords[name] for name in ("assignments", "opset", "input_shapes") if name in keywords}
         return cls(config, deployment, keys, **more)
 
     @property
     def name(self) -> str:
-        """What is recorded of it: a preset, the name of a file without its folder, or that it is a scheme."""
+        """Its name in metadata: a preset, the name of a file without its folder, or ``scheme``."""
         if isinstance(self.config, Scheme | Mapping):
             return "scheme"
         return "" if self.config is None else Path(self.config).name

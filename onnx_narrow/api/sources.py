@@ -87,7 +87,7 @@ def samples_of(
             continue
         arrays = arrays_of(sample)
         by_key: dict[Any, np.ndarray] = arrays if isinstance(arrays, dict) else dict(enumerate(arrays))
-        if not isinstance(data, Sequence):  # what makes samples may fill the same array again
+        if not isinstance(data, Sequence):  # an iterator may reuse the same array
             by_key = {key: array.copy() for key, array in by_key.items()}
         size = sum(array.nbytes for array in by_key.values())
         total += size
@@ -107,7 +107,7 @@ def samples_folder(
 ) -> Path:
     """Return the folder of samples: their own, or one with a file for each, as sequences are read from.
 
-    ``inputs``: those of the model, into whose form arrays are brought. ``events``: told so. Raises as
+    ``inputs``: those of the model, to which arrays are fitted. ``events``: told how. Raises as
     :func:`samples_of`, and ValueError for a sample without an input.
     """
     data = _told(data, events)

@@ -80,7 +80,7 @@ class _Watched(Events):
         self._watcher, self._now = watcher, ""
 
     def phase(self, name: str, unit: str = "") -> Progress:
-        """Report the begin of a phase, unless it continues, and return its progress callback."""
+        """Report the start of a phase, unless it continues, and return its progress callback."""
         if name != self._now:
             self._now = name
             self._watcher(name, 0, None)

@@ -15,7 +15,7 @@ from transforms.files.spelling import UsageError, as_option, spelled
 
 
 def checked(job: str, values: Keywords) -> dict[str, Any]:
-    """Return the keywords of a call of a function whose values are not their defaults, in their one form.
+    """Return the keywords of a call that differ from their defaults, converted to their canonical form.
 
     Raises TypeError or ValueError for a value of another kind, UsageError for a keyword without effect and
     for two that do not go together.

@@ -19,7 +19,7 @@ def check_code(scheme: Scheme, wish: SchemeWish, events: Events, *, allow_code: 
     """Announce the file that a scheme from a file runs; return silently if it runs none.
 
     Code that a keyword names is the caller's own choice. Raises ValueError for a file outside the
-    scheme's folder, links resolved, without ``allow_code``, and for that keyword without effect.
+    scheme's folder, links resolved, without ``allow_code``, and where ``allow_code`` has no effect.
     """
     place = _place(scheme)
     if not place or _is_own_word(place, wish):

@@ -21,8 +21,8 @@ from transforms.pipelines.source import Source
 def checked_path(path: AnyPath, source: Path | None = None, **how: bool) -> Path:
     """Return the path of a model to write, before any work.
 
-    Raises as :func:`transforms.model_io.check_output` does, which takes the same, ValueError also for a file
-    of another ending than .onnx.
+    Raises as :func:`transforms.model_io.check_output` does, which takes the same arguments, and ValueError
+    for a file that does not end in .onnx.
     """
     checked = model_io.check_output(path, source, **how)
     refuse_other_ending(checked, "an ONNX model", ".onnx")

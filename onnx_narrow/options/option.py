@@ -58,11 +58,11 @@ class Option:
     """A row of the table.
 
     ``jobs``: those that have it, ``quantize`` as keyword and as option, ``quantize()`` as keyword alone,
-    ``--quantize`` as option alone. ``written``: its names on the command line, the main one first, and what
-    stands for its value; by its name and its choices if empty. ``needs``: what it goes with, or that for each
-    job, ``*`` for others. ``read``: what reads its value on the command line, if its kind does not say it.
-    ``takes``: "+" for several values, "extend" for such lists joined, "both" for a flag with a ``--no-``
-    form. ``required``: whether each command needs it, where calls differ.
+    ``--quantize`` as option alone. ``written``: its names on the command line, the main one first, and the
+    placeholder of its value; from its name and its choices if empty. ``needs``: its requirements, for all
+    jobs or by job, ``*`` for others. ``read``: the reader of its value on the command line, where its kind
+    has none. ``takes``: "+" for several values, "extend" for such lists joined, "both" for a flag with a
+    ``--no-`` form. ``required``: whether each command needs it, where calls differ.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Option:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """How the command line writes it, the main name first."""
+        """Its names on the command line, the main one first."""
         written = [word for word in self.written.split() if word.startswith("--")]
         return tuple(written) or (f"--{self.name.replace('_', '-')}",)
 

@@ -84,7 +84,7 @@ def _keeping(history: ModelHistory, named_nodes: Sequence[str], nodes: Sequence[
     if history.tool in BF16_TOOLS:
         return history.again({"exclude_node": excluded})
     ends = [node.removeprefix(OUTPUT) for node in nodes if node.startswith(OUTPUT)]
-    fused = [node for node in named_nodes if node not in history.names]  # are known by what they make
+    fused = [node for node in named_nodes if node not in history.names]  # are identified by their outputs
     keys = [f'layers."{escape(node)}"="float32"' for node in fused]
     keys += [f'tensors."{end}"="float32"' for end in ends]
     return history.again({"exclude_nodes": excluded} | ({"assignments": keys} if keys else {}))

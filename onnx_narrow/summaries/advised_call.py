@@ -1,4 +1,4 @@
-"""A call that is advised: as a command, or as the same call in Python."""
+"""A recommended call: as a command, or as the same call in Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx_narrow.options import PLACED, options
 from onnx_narrow.options.option import Keywords, Option
 
 _JOBS = {"convert_fp32_to_bf16": "convert_bf16", "convert_fp16_to_bf16": "convert_bf16"}
-"""Functions of tools that have another name."""
+"""Functions of tools whose names differ."""
 
 
 @dataclass(frozen=True)

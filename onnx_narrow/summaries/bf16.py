@@ -53,7 +53,7 @@ def lines(work: Bf16Work, sizes: Sizes, excluded: str = EXCLUDED) -> Iterator[st
 
 
 def excluded_for(in_float: KeptFloat | None, goal: Target | None, *, by_user: bool) -> str:
-    """Return why nodes were excluded: by options, or for the goal that was asked for."""
+    """Return why nodes were excluded: by options, or to reach the goal."""
     if not in_float or not in_float.patterns:
         return EXCLUDED
     name = spelled("{metric}" if goal and goal.is_gate else "{min_sqnr}")

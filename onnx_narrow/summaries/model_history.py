@@ -23,7 +23,7 @@ _WITHOUT_GRID = "simulate_bf16"
 BF16_TOOLS = ("convert_fp32_to_bf16", "convert_fp16_to_bf16")
 
 _SCHEME = "scheme"
-"""Stands for a scheme given as an object: in metadata, in a call."""
+"""The name of a scheme that is an object, in metadata and in calls."""
 
 _WIDE = 16
 """Layers of at least these bits do not gain from 16 bits."""

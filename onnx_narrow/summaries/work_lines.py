@@ -89,7 +89,7 @@ _OF_STEPS: Sequence[tuple[Sequence[str], str, Callable[[Any, Work], Iterable[str
 
 
 def warnings(work: Work) -> Iterator[str]:
-    """Yield a line for each defect of a model that is written all the same."""
+    """Yield a line for each defect of a model that is written nevertheless."""
     record, outputs = work.record, work.record.decisions.outputs
     assert record.first is not None, "the model was tried out"
     if record.is_compared and outputs and running.is_poor(outputs.error, outputs.others or 0.0):

@@ -68,9 +68,9 @@ def purpose_of(docstring: str | None) -> str:
 class Tool:
     """A tool, ``python -m tools.MODULE``, with the options of a job.
 
-    Its help begins with the purpose, from the docstring (``words``) of the module, and the most usual
-    ``commands``, each a line of what comes after the module; ``brief`` ends the short one, ``details`` the
-    one with all options. ``why_not``: why options of a job do not go together.
+    Its help begins with the purpose, from the docstring (``words``) of the module, and the most common
+    ``commands``, one line each, without the module; ``brief`` ends the short help, ``details`` the one with
+    all options. ``why_not``: why options of a job cannot be combined.
     """
 
     module: str
@@ -99,11 +99,10 @@ class Tool:
     def __call__(self, argv: Sequence[str] | None = None) -> int:
         """Parse the options as a job, do the work, and turn any failure into one line on stderr.
 
-        Returns 0 or what ``work`` returns when the work is done, 1 when the input, the model or the machine
-        stood in its way, 3 when there is nothing to do or a target, metric or limit is not met, and 128 and
-        the number of the signal (130: Ctrl-C) when that ended it, with nothing left half written; a usage
-        error leaves through argparse with 2, as do options of which ``why_not`` or the API says that they do
-        not go together.
+        Returns 0 or the result of ``work`` when the work is done, 1 after an error in the input, the model or
+        the machine, 3 when there is nothing to do or a target, metric or limit is not met, and 128 plus the
+        number of a signal (130: Ctrl-C) that ended it, with no file half written. A usage error, also one
+        that ``why_not`` or the API reports, exits through argparse with 2.
         """
         parser = self.parser()
         argv = with_names(parser, sys.argv[1:] if argv is None else argv)

@@ -38,13 +38,13 @@ class _Tool:
     def __init__(self, name: str) -> None:
         self._name, self._phase, self._code, self._once = name, _STARTING, 0, [True]
         for number in _NUMBERS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and a shell's background jobs wish
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup, or in a shell's background
                 signal.signal(number, self._take)
         sys.unraisablehook = _say_unless_interrupted
 
     def work(self) -> None:
         """Let signals raise Interrupted from now on, and watch that the process ends after it."""
-        if self._phase == _STARTING:  # later works of this process have the first one's watch
+        if self._phase == _STARTING:  # later calls in this process use the same watching thread
             self._begin_watch()
         self._phase = _WORKING
 
@@ -62,7 +62,7 @@ class _Tool:
 
     def leave(self, code: int) -> None:
         """End the process here: remove its temporary files, and print why."""
-        self._phase = _LEAVING  # no signal comes in between from here on
+        self._phase = _LEAVING  # signals have no effect from here on
         try:
             self._once.pop()
         except IndexError:  # the main thread, or the one that watches it, is about to
@@ -91,7 +91,7 @@ class _Tool:
             raise Interrupted(number)
 
     def _watch(self, wakened: int) -> None:
-        """Wait for a signal, which is seen here also while the main thread runs code that is not Python's."""
+        """Wait for a signal: this thread sees it even while the main thread runs compiled code."""
         number = 0
         while number not in _NUMBERS:
             number = os.read(wakened, 1)[0]
@@ -104,9 +104,9 @@ _tool: _Tool | None = None
 
 
 def take_signals(command: str = "") -> bool:
-    """Let signals end this process in one line if it was started to be a tool; return whether it was.
+    """Let signals end this process with one line if it was started as a tool; return whether it was.
 
-    ``command``: what it was started as, if not by ``python -m``.
+    ``command``: the command that started it, if not ``python -m``.
     """
     global _tool
     words, package = sys.orig_argv, (__package__ or "").rpartition(".")[0]
@@ -118,7 +118,7 @@ def take_signals(command: str = "") -> bool:
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Let signals that end a process raise KeyboardInterrupt meanwhile, in the main thread."""
+    """Let signals that end a process raise KeyboardInterrupt inside the block, in the main thread."""
     if _tool is not None:
         _tool.work()
         yield
@@ -128,7 +128,7 @@ def raised() -> Iterator[None]:
         for number, handler in previous.items():
             if handler is not signal.SIG_IGN:
                 signal.signal(number, _raise)
-    except ValueError:  # another thread: it cannot say how signals are taken
+    except ValueError:  # another thread cannot set signal handlers
         previous = {}
     try:
         yield
@@ -138,7 +138,7 @@ def raised() -> Iterator[None]:
 
 
 def end(code: int) -> None:
-    """Take note that the work is done, with this exit code: a signal changes nothing any more."""
+    """Record that the work is done, with this exit code: later signals do not change it."""
     if _tool is not None:
         _tool.end(code)
 
@@ -177,6 +177,6 @@ def _quieten_threads() -> None:
 
 
 def _say_unless_interrupted(unraisable: sys.UnraisableHookArgs) -> None:
-    """An interrupt that comes while an object is deleted is swallowed there; the watch sees to the rest."""
+    """Hide an interrupt that is raised while an object is deleted: the watching thread ends the process."""
     if not isinstance(unraisable.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)

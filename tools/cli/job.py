@@ -22,12 +22,12 @@ class Job:
     written: Mapping[str, str]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of an option, or another one if it is not given."""
+        """Return the value of an option, or ``default`` if it is not given."""
         return self.values.get(name, default)
 
     @property
     def verbose(self) -> bool:
-        """Whether details are asked for."""
+        """Whether to print details."""
         return bool(self.get("verbose", False))
 
     def with_values(self, **values: object) -> Job:

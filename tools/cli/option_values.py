@@ -83,7 +83,7 @@ def bytes_of(text: str) -> int:
 
 
 def file_size(text: str) -> int:
-    """Return a number of bytes, where MB is a million of them and MiB 2^20: ``190MB``, ``1.5GiB``."""
+    """Return a number of bytes, where MB is a million bytes and MiB 2^20: ``190MB``, ``1.5GiB``."""
     return _with_unit(text, 1 << 10 if text.lower().removesuffix("b").endswith("i") else 1000)
 
 

@@ -19,11 +19,11 @@ _WIDEST, _HELP_AT = 110, 32
 
 
 _OF_OTHERS = {"--device": "--provider", "--gpu": "--provider", "--batch_size": "--batch-size"}
-"""Names that other tools have for options."""
+"""Names of options in other tools, with ours."""
 
 
 _MANY = ("Sequence[str]", "Mapping", "Assignments")
-"""Types of options that are given several times."""
+"""Types of options that may be repeated."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -72,7 +72,7 @@ class Parser(argparse.ArgumentParser):
 
     def spell(self, name: str, value: str = "") -> str:
         """Return an option as it is written on the command line, by the name of its keyword."""
-        jobs = (self.job, *JOBS)  # an option that this one lacks is written as another has it
+        jobs = (self.job, *JOBS)  # an option that this job lacks is spelled as in another
         words = next((options(job)[name].names for job in jobs if name in options(job)), ())
         word = words[0] if words else f"--{name.replace('_', '-')}"
         if value == "False":
@@ -124,7 +124,7 @@ class _ShortHelp(argparse.Action):
     """``--help``: print the short help and leave."""
 
     def __init__(self, option_strings: list[str], **settings: Any) -> None:
-        """Take what any action takes: the option has no value."""
+        """Take the settings of any action: the option has no value."""
         super().__init__(option_strings, **{**settings, "dest": "help", "nargs": 0})
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
@@ -139,7 +139,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     """Lines as they are written, and most options on a line of their own."""
 
     def __init__(self, prog: str, **settings: Any) -> None:
-        """Take the width of the terminal as far as it is easy to read."""
+        """Use the width of the terminal, up to one that is easy to read."""
         width = min(shutil.get_terminal_size().columns, _WIDEST) - 2
         super().__init__(prog, **{"max_help_position": _HELP_AT, "width": width, **settings})
 

@@ -9,7 +9,7 @@ from onnx_narrow.api.bars import Bars
 from onnx_narrow.summaries.words import Detail
 
 _MANY = 4
-"""Number of hidden details that is not mentioned."""
+"""Up to so many hidden details are not mentioned."""
 
 
 class Printed(Bars):
@@ -19,12 +19,12 @@ class Printed(Bars):
     """
 
     def __init__(self, *, verbose: bool = False) -> None:
-        """Begin without a line."""
+        """Start with no hidden details."""
         super().__init__()
         self._verbose, self._hidden = verbose, 0
 
     def note(self, line: str) -> None:
-        """Print a line, unless it is a detail that nobody asked for."""
+        """Print a line, unless it is a detail and ``verbose`` is off."""
         if isinstance(line, Detail) and not self._verbose:
             self._hidden += 1
             return

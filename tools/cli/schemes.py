@@ -1,4 +1,4 @@
-"""The scheme that a command names: one of a preset, a target and formats has to be given."""
+"""The scheme of a command: a preset, a target or formats are required."""
 
 from __future__ import annotations
 

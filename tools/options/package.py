@@ -42,7 +42,7 @@ def _convert(job: Job) -> bool:
 
 
 def convert_package(job: Job) -> bool:
-    """Convert every model in the folder that a job names into another; return if any was.
+    """Convert every model in the folder that a job names to another folder; return if any was converted.
 
     A model with nothing to convert is copied, as are all other files. Samples of a model may lie in a folder
     of its name in ``data``. Raises ValueError or OSError, also those of the API; a folder that was made is
