@@ -145,8 +145,8 @@ def convert_bf16(
 
 def _options(keywords: Keywords) -> Bf16Options:
     kernels = sorted(row_of(keywords["target"]).bfloat16_kernels) if "target" in keywords else ()
-    own = {"format": _format(keywords), "kernels": tuple(kernels)}
-    return Bf16Options(**{**fields_in(Bf16Options, keywords), **own})
+    by_target = {"format": _format(keywords), "kernels": tuple(kernels)}
+    return Bf16Options(**{**fields_in(Bf16Options, keywords), **by_target})
 
 
 def _format(keywords: Keywords) -> str:

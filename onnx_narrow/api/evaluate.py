@@ -156,12 +156,12 @@ def evaluate(
 
 
 def _measures(keywords: Keywords) -> Measures:
-    own: dict[str, Any] = {
+    converted: dict[str, Any] = {
         "labels": labels_in(keywords),
         "limits": {name: keywords[name] for name in _LIMITS if name in keywords},
         "gate": gate_in(keywords),
     }
-    return Measures(**{**fields_in(Measures, keywords), **own})
+    return Measures(**{**fields_in(Measures, keywords), **converted})
 
 
 def _results(name: str, folder: Model) -> Path:
@@ -196,4 +196,4 @@ def _of_users(metrics: Mapping[str, Metric], pairs: Sequence[ResultPair]) -> dic
         arrays = read_array(pair.baseline), read_array(pair.quantized)
         for name, metric in metrics.items():
             values[name].append(float(metric(*arrays)))
-    return {name: fmean(found) if found else math.nan for name, found in values.items()}
+    return {name: fmean(figures) if figures else math.nan for name, figures in values.items()}

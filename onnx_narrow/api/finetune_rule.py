@@ -13,9 +13,9 @@ from transforms.scheme.finetune_rule import FinetuneRule
 
 def rule_of(keywords: Keywords) -> FinetuneRule:
     """Return the tuning rule of a scheme that the keywords describe."""
-    named = fields_in(FinetuneRule, keywords)
-    named.pop("output_index", None)
-    return FinetuneRule(**named)
+    fields_of_rule = fields_in(FinetuneRule, keywords)
+    fields_of_rule.pop("output_index", None)
+    return FinetuneRule(**fields_of_rule)
 
 
 def recorded(keywords: Keywords) -> dict[str, Any]:

@@ -118,6 +118,6 @@ def _beside(model: Model) -> Source:
 def _compare_time(beside: Source, source: Source, samples: FolderData, told: Told) -> None:
     """Report the time and memory of both models, which other processes open from files."""
     told.phase("timing")
-    with temporary_folder() as own:
-        files = placed(beside, own, "float.onnx"), placed(source, own, "model.onnx")
+    with temporary_folder() as folder:
+        files = placed(beside, folder, "float.onnx"), placed(source, folder, "model.onnx")
         told.tell(cost_lines(measure_both(*files, samples)))

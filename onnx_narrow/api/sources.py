@@ -113,14 +113,17 @@ def samples_folder(
     data = _told(data, events)
     if isinstance(data, str | os.PathLike):
         return Path(data)
-    wanted, fitting = inputs(), Fitting()
+    model_inputs, fitting = inputs(), Fitting()
 
     def _feeds(samples: Iterable[Any]) -> Iterator[tuple[str, Feed]]:
         for number, sample in enumerate(samples):
             if isinstance(sample, os.PathLike):
                 _link(sample_file(Path(sample), number, steps=True), folder, number)
             else:
-                yield f"{number:06d}", fitting.of(by_name(arrays_of(sample), wanted, number), wanted)
+                yield (
+                    f"{number:06d}",
+                    fitting.of(by_name(arrays_of(sample), model_inputs, number), model_inputs),
+                )
 
     write_samples(_feeds(each_sample(data, limit)), folder)
     for line in fitting.lines():
@@ -139,10 +142,10 @@ def write_samples(samples: Iterable[tuple[str, Feed]], folder: Path) -> int:
 
 
 def _told(data: Data, events: Events) -> Data:
-    found: Data = stacked(data)
-    if isinstance(found, Stacked):
-        events.note(found.line)
-    return found
+    samples: Data = stacked(data)
+    if isinstance(samples, Stacked):
+        events.note(samples.line)
+    return samples
 
 
 def _link(file: Path, folder: Path, number: int) -> None:

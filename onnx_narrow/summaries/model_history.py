@@ -115,10 +115,10 @@ class ModelHistory:
         """Whether the tool looks for the fewest layers that stay float: not where tables choose formats."""
         return self.asked is None or not (self.asked.finetune or self.asked.auto_mixed_precision)
 
-    def leaves_nothing(self, others: Set[str]) -> bool:
+    def leaves_nothing(self, other_ops: Set[str]) -> bool:
         """Return whether nothing would be quantized if only layers of these operators were."""
         rule = self.asked.auto_mixed_precision if self.asked else None
-        return not others & set(rule.target_op_types or DOT_PRODUCTS) if rule else not others
+        return not other_ops & set(rule.target_op_types or DOT_PRODUCTS) if rule else not other_ops
 
     @property
     def is_for_target(self) -> bool:
@@ -159,8 +159,8 @@ class ModelHistory:
         """Whether 16 bits are more than it has, and its target, if any, takes them."""
         if self.scheme is None:
             return True
-        used = [self.scheme.weight, *([] if self.rounds_weights_alone else [self.scheme.activation])]
-        formats = [fmt for fmt in map(self.scheme.format, used) if fmt is not None]
+        names = [self.scheme.weight, *([] if self.rounds_weights_alone else [self.scheme.activation])]
+        formats = [fmt for fmt in map(self.scheme.format, names) if fmt is not None]
         if formats and all(fmt.bits >= _WIDE for fmt in formats):
             return False
         if not self.scheme.target:

@@ -42,7 +42,7 @@ def at_speed(ratio: Timing) -> str:
     return f"{ratio.median:.3g} times slower" if kind is Speed.SLOWER else kind.value
 
 
-def against(ratio: Timing, other: str = "float") -> str:
+def against(ratio: Timing, reference: str = "float") -> str:
     """Return how fast a model is compared with another: ``1.5 times faster than float (1.45 to 1.53)``.
 
     With the quartiles; ``as fast as float (0.98 to 1.01 times its time)`` where both are about 1.
@@ -51,10 +51,10 @@ def against(ratio: Timing, other: str = "float") -> str:
     if kind is Speed.UNKNOWN:
         return "unknown, times scatter: the machine is too busy"
     if kind is Speed.SAME:
-        return f"as fast as {other} ({low} to {high} times its time)"
+        return f"as fast as {reference} ({low} to {high} times its time)"
     if kind is Speed.FASTER:
         low, high = f"{1 / ratio.high:.2f}", f"{1 / ratio.low:.2f}"
-    return f"{at_speed(ratio)} than {other} ({low} to {high})"
+    return f"{at_speed(ratio)} than {reference} ({low} to {high})"
 
 
 def beside(after: Timing, before: Timing, ratio: Timing) -> str:

@@ -132,9 +132,9 @@ def _two_spellings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> str 
     """Return the error for the first option that is given in two spellings: one would be ignored."""
     words = {word.partition("=")[0] for word in argv}
     for action in parser._actions:
-        both = [name for name in action.option_strings if name in words]
-        if len(both) > 1 and not isinstance(action, argparse.BooleanOptionalAction):
-            return f"{both[0]} and {both[1]} are the same option: give one of them"
+        spellings = [name for name in action.option_strings if name in words]
+        if len(spellings) > 1 and not isinstance(action, argparse.BooleanOptionalAction):
+            return f"{spellings[0]} and {spellings[1]} are the same option: give one of them"
     return None
 
 
@@ -178,8 +178,12 @@ def _of_source(job: Job, error: Exception) -> str:
     in_own_words = re.search("'|--", str(error)) is not None and not isinstance(error, UnicodeError)
     if isinstance(error, OSError) or (isinstance(error, ValueError) and in_own_words and not about_model):
         return ""
-    given = [str(job.get(name)) for name in _SOURCES if job.get(name)]
-    return "" if not given or any(Path(one).name in str(error) for one in given) else f" (in '{given[0]}')"
+    sources = [str(job.get(name)) for name in _SOURCES if job.get(name)]
+    return (
+        ""
+        if not sources or any(Path(source).name in str(error) for source in sources)
+        else f" (in '{sources[0]}')"
+    )
 
 
 def _one_line(error: BaseException) -> str:
@@ -197,13 +201,13 @@ def _shown(text: str) -> str:
 
 def details_once() -> Callable[[LogRecord], bool]:
     """Return a filter that lets each message of the level DEBUG pass once, and all others."""
-    said: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str]] = set()
 
     def _is_new(record: LogRecord) -> bool:
         message = record.name, record.getMessage()
-        if record.levelname == "DEBUG" and message in said:
+        if record.levelname == "DEBUG" and message in seen:
             return False
-        said.add(message)
+        seen.add(message)
         return True
 
     return _is_new

@@ -88,10 +88,10 @@ def file_size(text: str) -> int:
 
 
 def _with_unit(text: str, step: int) -> int:
-    shortened = text.lower().removesuffix("b").removesuffix("i")
-    unit = shortened[-1:] if shortened[-1:] in _UNITS else ""
+    digits = text.lower().removesuffix("b").removesuffix("i")
+    unit = digits[-1:] if digits[-1:] in _UNITS else ""
     try:
-        value = float(shortened.removesuffix(unit)) * step ** _UNITS[unit]
+        value = float(digits.removesuffix(unit)) * step ** _UNITS[unit]
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
