@@ -58,7 +58,7 @@ _HOMES = {
     "save": "onnx_narrow.api.models",
     "targets": "onnx_narrow.api.listing",
 }
-"""The module of each public name: imported when it is asked for."""
+"""The module of each public name, imported at its first use."""
 
 __all__ = [
     "QUANTIZE",
@@ -85,7 +85,7 @@ checkout.join()
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a public name stands for."""
+    """Import a public name at its first use."""
     if name == "__version__":
         from importlib import metadata
 

@@ -11,7 +11,7 @@ from tools import __main__ as listing
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool that the first word names, and return its exit code; 2 for a word that names none."""
+    """Run the tool that the first word names, and return its exit code; 2 for an unknown tool."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words == ["--version"]:
         sys.stdout.write(f"onnx-narrow {onnx_narrow.__version__}\n")
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _begin(name: str) -> None:
-    """Take signals as a tool does from its start."""
+    """Handle signals as a tool does from its start."""
     from tools.cli import interrupts, streams
 
     if interrupts.take_signals(f"onnx-narrow {name}"):

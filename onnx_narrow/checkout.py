@@ -1,6 +1,6 @@
 """The packages of a checkout under the names that they have where the package is installed.
 
-In a checkout, and after ``pip install -e .``, ``ops``, ``transforms`` and ``tools`` lie beside this package;
+In a checkout, and after ``pip install -e .``, ``ops``, ``transforms`` and ``tools`` are next to this package;
 a wheel has them inside. ``onnx_narrow.ops`` is then another name of the module ``ops``, not a second copy.
 """
 
@@ -19,11 +19,11 @@ _HERE = Path(__file__).resolve().parent
 
 
 def join() -> None:
-    """Let ``onnx_narrow.ops`` and the others be found beside this package, if they are not inside.
+    """Make ``onnx_narrow.ops`` and the other packages importable from the folder next to this package.
 
     Raises ImportError, naming the file, if Python finds another package of one of these names first.
     """
-    if (_HERE / FOLDERS[0]).is_dir() or any(isinstance(one, _Beside) for one in sys.meta_path):
+    if (_HERE / FOLDERS[0]).is_dir() or any(isinstance(finder, _Beside) for finder in sys.meta_path):
         return
     for name in FOLDERS:
         _check(name)
@@ -46,7 +46,7 @@ class _Beside(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where a module is, if it is in one of the packages beside."""
+        """Return the spec of a module, if it is in one of the neighbouring packages."""
         package, _, name = fullname.partition(".")
         if package != __package__ or name.partition(".")[0] not in FOLDERS:
             return None

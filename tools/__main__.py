@@ -12,7 +12,7 @@ from tools.cli.command_line import purpose_of
 
 
 def main(argv: Sequence[str], *, program: str = "tools", runs: str = "python -m tools.NAME") -> int:
-    """Print a line for each tool, its name and what it is for; return 2 if there is more than that to do.
+    """Print a line for each tool, its name and purpose; return 2 for any argument but help.
 
     ``program``: the name that an error begins with; ``runs``: how a tool is run.
     """
@@ -22,7 +22,7 @@ def main(argv: Sequence[str], *, program: str = "tools", runs: str = "python -m 
     lines = [f"{runs} --help says how to use each of these:", "", *map(_line, names())]
     try:
         print("\n".join(lines), flush=True)
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader closed the pipe
         streams.drop_unwritable()
     return 0
 

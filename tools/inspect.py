@@ -40,9 +40,9 @@ def _inspect(job: Job) -> None:
     from transforms.run.events import SILENT
 
     is_json = job.get("json", False)
-    found = onnx_narrow.inspect(**job.keywords(), progress=SILENT if is_json else Printed())
+    content = onnx_narrow.inspect(**job.keywords(), progress=SILENT if is_json else Printed())
     if is_json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(json.dumps(content, indent=2, ensure_ascii=False))
 
 
 main = Tool("inspect", "inspect", __doc__, _COMMANDS, _DETAILS, work=_inspect)

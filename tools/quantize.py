@@ -93,7 +93,7 @@ exit codes: 0 done; 1 error in the model, the data or the machine; 2 usage; 3 no
 
 
 _NEED_NO_MODEL = {"print_config", "config", "target", "assignments", "verbose", "fast", *SCHEME_KEYS}
-"""Options that say what the scheme is."""
+"""Options that define the scheme."""
 
 
 def _work(job: Job) -> int:

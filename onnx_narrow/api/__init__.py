@@ -1,1 +1,1 @@
-"""The functions of :mod:`onnx_narrow`, each of which does what the command of its name does."""
+"""The functions of :mod:`onnx_narrow`; each does the same as the command of its name."""

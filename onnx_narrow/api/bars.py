@@ -1,4 +1,4 @@
-"""What a run does and how far it is: a bar on a terminal or in a notebook, a line now and then elsewhere."""
+"""Progress of a run: a bar on a terminal or in a notebook, an occasional line elsewhere."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 
 from transforms.run.events import Events, Progress
 
-_TICK = 0.5  # seconds after which the time on the bar goes on by itself
-_LINE = 30.0  # seconds after which a line says how far it is, without a terminal
-_LONG = 30.0  # seconds after which a run is long: each phase that ends has its line, without a terminal
+_TICK = 0.5  # seconds between updates of the time on the bar
+_LINE = 30.0  # seconds between lines on progress, without a terminal
+_LONG = 30.0  # seconds after which a run is long: each finished phase has a line, without a terminal
 
 log = logging.getLogger("onnx_narrow")
 
 
 class _Clock:
-    """When a run began, and when it last said something where stderr is not a terminal."""
+    """When a run began, and when it last wrote a line where stderr is not a terminal."""
 
     def __init__(self) -> None:
         self.start = self.said = time.perf_counter()
@@ -32,21 +32,21 @@ class _Clock:
         return max(0.0, self.said + _LINE - time.perf_counter())
 
     def say(self, line: str) -> None:
-        """Say something."""
+        """Write a line."""
         self.said = time.perf_counter()
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
 
 class PhaseBar:
-    """A bar on stderr for a phase of a run: its number among all, pieces done, time gone and left, a note.
+    """A bar on stderr for a phase of a run: its number, pieces done, elapsed and remaining time, a note.
 
-    It is gone when the phase ends, and starts again when the work does. Where stderr is not a terminal, a
-    run that takes long has a line for each phase that ends, and one now and then during a long phase.
+    It disappears when the phase ends, and restarts when the work does. Where stderr is not a terminal, a long
+    run writes a line for each finished phase, and an occasional one during a long phase.
     """
 
     def __init__(
-        self, what: str, unit: str = "", phases: Sequence[str] = (), clock: _Clock | None = None
+        self, name: str, unit: str = "", phases: Sequence[str] = (), clock: _Clock | None = None
     ) -> None:
         """Name the phase, its pieces if it has any, and all phases of the run, with its clock."""
         self._phases, self._clock = phases, clock or _Clock()
@@ -54,7 +54,7 @@ class PhaseBar:
         self._done, self._start, self._ended = 0, time.perf_counter(), threading.Event()
         self._total: int | None = None
         self._note = ""
-        self.what, self._unit = what, unit
+        self.name, self._unit = name, unit
         self._is_notebook = "ipykernel" in sys.modules
         self._is_shown = self._is_notebook or sys.stderr.isatty()
         if self._is_shown:
@@ -64,7 +64,7 @@ class PhaseBar:
         self._ticker.start()
 
     def show(self, done: int, total: int | None, note: str = "") -> None:
-        """Say how many pieces of how many (None: not known) are done."""
+        """Show how many pieces of the total (None: unknown) are done."""
         self._done, self._total, self._note = done, total, note
         if not self._is_shown:
             return
@@ -75,7 +75,7 @@ class PhaseBar:
         self._bar.update(done - self._bar.n)
 
     def end(self, *, is_done: bool) -> None:
-        """Take the bar away; a phase that is done has a line in the log."""
+        """Remove the bar; a finished phase is logged in one line."""
         self._ended.set()
         if self._bar is not None:
             self._ticker.join()  # it would draw a bar that is closed
@@ -84,7 +84,7 @@ class PhaseBar:
         if not is_done:
             return
         pieces = f"{self._done} {self._unit}{'' if self._done == 1 else 's'}, " if self._unit else ""
-        line = f"{self.what}: {pieces}{time.perf_counter() - self._start:.1f} s"
+        line = f"{self.name}: {pieces}{time.perf_counter() - self._start:.1f} s"
         if log.isEnabledFor(logging.INFO):
             log.info(line)
         elif not self._is_shown and time.perf_counter() - self._clock.start >= _LONG:
@@ -103,17 +103,17 @@ class PhaseBar:
         tqdm = importlib.import_module("tqdm.auto" if self._is_notebook else "tqdm").tqdm
         if self._bar is not None:
             self._bar.close()
-        is_known = self.what in self._phases
-        number = f"{self._phases.index(self.what) + 1}/{len(self._phases)} " if is_known else ""
+        is_known = self.name in self._phases
+        number = f"{self._phases.index(self.name) + 1}/{len(self._phases)} " if is_known else ""
         form = None if self._unit else "{desc} [{elapsed}{postfix}]"
-        self._bar = tqdm(desc=number + self.what, unit=self._unit, leave=False, bar_format=form)
+        self._bar = tqdm(desc=number + self.name, unit=self._unit, leave=False, bar_format=form)
 
     def _tick(self, ended: threading.Event) -> None:
         while not ended.wait(_TICK):
             self._bar.refresh()
 
     def _log(self, ended: threading.Event) -> None:
-        """Say now and then how far a phase is that takes long."""
+        """Write an occasional line on the progress of a long phase."""
         while not ended.wait(self._clock.left()):
             if self._clock.left() > 0:  # another phase of the run has said something
                 continue
@@ -121,14 +121,14 @@ class PhaseBar:
             total = "" if self._total is None else f" of {self._total}"
             pieces = f"{self._done}{total} {self._unit}s, " if self._unit else ""
             note = f", {self._note}" if self._note and not self._unit else ""
-            self._clock.say(f"{self.what}: {pieces}{gone:.0f} s{note}")
+            self._clock.say(f"{self.name}: {pieces}{gone:.0f} s{note}")
 
 
 class Bars(Events):
-    """Shows the phases of a job, one bar after another; lines and warnings go nowhere."""
+    """Shows the phases of a job, one bar after another; lines and warnings are dropped."""
 
     def __init__(self) -> None:
-        """Begin the clock."""
+        """Start the clock."""
         self._names: Sequence[str] = ()
         self._clock = _Clock()
         self._bar: PhaseBar | None = None
@@ -144,8 +144,8 @@ class Bars(Events):
         self._names = phases
 
     def phase(self, name: str, unit: str = "") -> Progress:
-        """End the phase before, unless it goes on, and return what shows this one."""
-        if self._bar is None or self._bar.what != name:
+        """End the previous phase, unless it continues, and return the progress callback of this one."""
+        if self._bar is None or self._bar.name != name:
             self._end(is_done=True)
             self._bar = PhaseBar(name, unit, self._names, self._clock)
         return self._bar.show

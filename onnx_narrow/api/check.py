@@ -1,4 +1,4 @@
-"""Holding a model against a deployment target."""
+"""Checking a model against the rules of a deployment target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transforms.scheme import targets
 from transforms.scheme.targets import ON_CPU
 
 _TIME = {ON_CPU: ", by its rules; tools.infer --time compares its time with the float model's"}
-"""What the rules of a target leave open, and what tells it."""
+"""What the rules of a target do not cover, and the tool that measures it."""
 
 
 def check(model: Model, target: str, *, progress: Watcher | Events | None = None) -> list[str]:
@@ -30,7 +30,7 @@ def check(model: Model, target: str, *, progress: Watcher | Events | None = None
     Raises
     ------
     TypeError, ValueError
-        For an unknown target; a ModelError for what is no model.
+        For an unknown target; a ModelError where ``model`` is not a model.
     OSError
         If the model cannot be read.
 

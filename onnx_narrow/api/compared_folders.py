@@ -1,4 +1,4 @@
-"""Two folders of results, compared: what is measured, told and written of them, and held to limits."""
+"""The comparison of two folders of results: its figures, their output, and the limits that they must meet."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from transforms.search.target import TargetError
 from transforms.search.user_metric import SampleSet
 
 _ONLY = "output"
-"""The name of the only output of results that lie in no sub-folder."""
+"""The name of the single output of results without sub-folders."""
 
 _Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Measures:
-    """What is to be known beside the figures of each file.
+    """What to measure in addition to the figures of each file.
 
-    ``logits``: the output that holds those of tokens; ``tokens``: the folder of these; ``limits`` by
+    ``logits``: the output with the logits of tokens; ``tokens``: the folder of the tokens; ``limits`` by
     the names of keywords; ``gate``: a metric of all outputs of a sample, and its bound, if it has one.
     """
 
@@ -54,9 +54,9 @@ class Measures:
 
 @dataclass(frozen=True)
 class ComparedFolders:
-    """What was measured: of each file, over steps of sequences, and as ``measures`` asked.
+    """The measured figures: of each file, over steps of sequences, and those that ``measures`` asks for.
 
-    ``counted``: the files of mean and worst values.
+    ``counted``: the files that enter mean and worst values.
     """
 
     measures: Measures
@@ -83,12 +83,12 @@ class ComparedFolders:
             yield f"Metric: {self.metric}"
 
     def content(self) -> dict[str, Any]:
-        """Return all figures as JSON can say them."""
-        found = as_json(self)
-        return found if self.metric is None else {**found, "metric": self.metric.content()}
+        """Return all figures as values that JSON can represent."""
+        figures = as_json(self)
+        return figures if self.metric is None else {**figures, "metric": self.metric.content()}
 
     def write(self, files: Mapping[str, Path]) -> None:
-        """Write the figures to the files that are asked for."""
+        """Write the figures to the requested files."""
         if "json" in files:
             write_text(files["json"], json.dumps(self.content(), indent=2, allow_nan=False) + "\n")
         if "csv" in files:
@@ -109,25 +109,25 @@ class ComparedFolders:
 
 def compare_folders(baseline: Path, quantized: Path, measures: Measures, events: Events) -> ComparedFolders:
     """Compare the results in two folders, file by file. Raises ValueError or OSError if they do not fit."""
-    every = compare_results.pair_files(baseline, quantized, allow_missing=measures.allow_missing)
-    written = [pair for pair in every if pair.output == GENERATED]
-    pairs = [pair for pair in every if pair.output != GENERATED]
-    if "min_greedy" in measures.limits and not written:
+    all_pairs = compare_results.pair_files(baseline, quantized, allow_missing=measures.allow_missing)
+    generated = [pair for pair in all_pairs if pair.output == GENERATED]
+    pairs = [pair for pair in all_pairs if pair.output != GENERATED]
+    if "min_greedy" in measures.limits and not generated:
         raise ValueError(f"{spelled('{min_greedy}')}: there are no results in '{GENERATED}'")
     folders = (each for folder in (baseline, quantized) for each in compare_results.result_folders(folder))
     report_litter(events, *folders)
     logits = measures.logits
-    found = compare_results.compare(pairs, measures.peak, logits)
-    comparisons = [*each_told(found, events.phase("comparing", "file"), len(pairs))]
+    compared = compare_results.compare(pairs, measures.peak, logits)
+    comparisons = [*each_told(compared, events.phase("comparing", "file"), len(pairs))]
     return ComparedFolders(
         measures,
         pairs,
         comparisons,
-        [one for one in comparisons if logits is None or one.output in ("", logits)],
+        [comparison for comparison in comparisons if logits is None or comparison.output in ("", logits)],
         step_sqnr(pairs),
         None if measures.labels is None else compare_results.top1(pairs, measures.labels),
         None if logits is None else compare_logits(pairs, logits, measures.tokens),
-        compare_tokens(written) if written else None,
+        compare_tokens(generated) if generated else None,
         None if measures.gate is None else _metric_of(pairs, measures.gate),
     )
 
@@ -137,23 +137,26 @@ def _metric_of(pairs: Sequence[ResultPair], gate: Gate) -> MetricFigure:
 
     Raises ValueError for a function that asks for inputs, or fails.
     """
-    made: dict[str, tuple[_Arrays, _Arrays]] = {}
+    by_sample: dict[str, tuple[_Arrays, _Arrays]] = {}
     for pair in pairs:
-        both = made.setdefault(pair.name, ({}, {}))
-        for arrays, path in zip(both, (pair.baseline, pair.quantized), strict=True):
+        outputs_of_sample = by_sample.setdefault(pair.name, ({}, {}))
+        for arrays, path in zip(outputs_of_sample, (pair.baseline, pair.quantized), strict=True):
             arrays[pair.output or _ONLY] = read_array(path)
-    samples = list(made.values())
+    samples = list(by_sample.values())
     if gate.figures is None:
         return MetricFigure(gate.words, goal_scored(gate, samples), gate.bound)
     expected, outputs = zip(*samples, strict=True)
-    found = gate.scored(SampleSet(outputs, expected, places=range(len(samples))))
-    return MetricFigure(gate.words, found, gate.bound)
+    scored = gate.scored(SampleSet(outputs, expected, places=range(len(samples))))
+    return MetricFigure(gate.words, scored, gate.bound)
 
 
 def _refuse_non_finite(comparisons: Sequence[Comparison]) -> None:
-    bad = [one for one in comparisons if not one.is_finite]
+    bad = [comparison for comparison in comparisons if not comparison.is_finite]
     if bad:
-        sides = [sum(getattr(one, f"{side}_non_finite") for one in bad) for side in ("baseline", "quantized")]
+        sides = [
+            sum(getattr(comparison, f"{side}_non_finite") for comparison in bad)
+            for side in ("baseline", "quantized")
+        ]
         raise ValueError(
             f"NaN or infinite elements in {len(bad)} of {len(comparisons)} files, "
             f"first '{full_name(bad[0])}': {sides[0]} in the baseline, {sides[1]} in the quantized results"

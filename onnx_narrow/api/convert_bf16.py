@@ -16,7 +16,7 @@ from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import checked, fields_in
 from onnx_narrow.api.work_options import options_of
 from onnx_narrow.api.written import Output
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from onnx_narrow.summaries import bf16, running
 from onnx_narrow.summaries.target import brief_lines
 from onnx_narrow.summaries.words import Sizes, fixed_line, summed_up
@@ -122,56 +122,56 @@ def convert_bf16(
     >>> result.notes[0].startswith("Converted: ")
     True
     """
-    given = checked("convert_bf16", locals())
+    keywords = checked("convert_bf16", locals())
     with Told(progress) as told:
         source = source_of(model)
-        where = Output.checked(given, source)
-        with open_data(SampleOptions.of(given), source, told) as opened:
+        destination = Output.checked(keywords, source)
+        with open_data(SampleOptions.of(keywords), source, told) as opened:
             work = Bf16Work(
                 gs.Graph(),
                 preset("BF16").with_(target=target or ""),
                 opened,
                 source=source,
-                options=options_of(given),
+                options=options_of(keywords),
                 events=told,
-                conversion=_options(given),
+                conversion=_options(keywords),
                 element=float_type,
             )
-            taken = BF16 if steps is None else steps
-            told.expect(*phases_of(work, taken), "writing")
-            run(work, taken, {"done": "convert", "record.first": "try_out"})
-            return _finish(work, where, told, given)
+            recipe = BF16 if steps is None else steps
+            told.expect(*phases_of(work, recipe), "writing")
+            run(work, recipe, {"done": "convert", "record.first": "try_out"})
+            return _finish(work, destination, told, keywords)
 
 
-def _options(given: Given) -> Bf16Options:
-    kernels = sorted(row_of(given["target"]).bfloat16_kernels) if "target" in given else ()
-    own = {"format": _format(given), "kernels": tuple(kernels)}
-    return Bf16Options(**{**fields_in(Bf16Options, given), **own})
+def _options(keywords: Keywords) -> Bf16Options:
+    kernels = sorted(row_of(keywords["target"]).bfloat16_kernels) if "target" in keywords else ()
+    by_target = {"format": _format(keywords), "kernels": tuple(kernels)}
+    return Bf16Options(**{**fields_in(Bf16Options, keywords), **by_target})
 
 
-def _format(given: Given) -> str:
+def _format(keywords: Keywords) -> str:
     """Return the format that was given, or that the target takes; ValueError if it does not take it."""
-    if "target" not in given:
-        return str(given.get("format", "with_cast"))
-    row = row_of(given["target"])
+    if "target" not in keywords:
+        return str(keywords.get("format", "with_cast"))
+    row = row_of(keywords["target"])
     if not row.converters:
         legal = f"{' or '.join(row.activations)}: python -m tools.quantize --target {row.name}"
         raise ValueError(f"target '{row.name}' takes no bfloat16, but {legal}")
-    if "format" not in given:
+    if "format" not in keywords:
         return row.converters[0]
-    if given["format"] not in row.converters:
+    if keywords["format"] not in row.converters:
         words = spelled(f"{{format:{' or '.join(row.converters)}}}")
-        raise ValueError(f"target '{row.name}' takes {words}, not {given['format']}")
-    return str(given["format"])
+        raise ValueError(f"target '{row.name}' takes {words}, not {keywords['format']}")
+    return str(keywords["format"])
 
 
-def _finish(work: Bf16Work, output: Output, told: Told, given: Given) -> Result:
-    """Write the model, and tell how it was made."""
+def _finish(work: Bf16Work, output: Output, told: Told, keywords: Keywords) -> Result:
+    """Write the model, and report how it was made."""
     done, record = work.done, work.record
     assert done is not None and done.tally is not None, "it was converted"
     assert record.first is not None, "it was tried out"
     entries = provenance.entries(TOOLS[work.element or "float32"], recorded(work), record.source_sha256)
-    lines = partial(_lines, work, told, by_user=bool(given.keys() & {"exclude_node", "exclude_op"}))
+    lines = partial(_lines, work, told, by_user=bool(keywords.keys() & {"exclude_node", "exclude_op"}))
     return finish(
         work,
         output,

@@ -1,4 +1,4 @@
-"""Tasks on a Dask cluster. A cluster that is not there, or is there no longer, is an error, never a wait."""
+"""Tasks on a Dask cluster. A cluster that is missing or lost is an error; nothing waits for it forever."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from transforms.run.fresh_process import FreshContext
 from transforms.run.workers import check_current_folder, interrupts_for_this_process_alone
 
 LOCAL = "local"
-_PATIENCE = 30.0  # seconds that a scheduler has to answer, and to have a worker; machines may be busy
-_PAUSE = 1.0  # seconds between looking whether there still are workers
+_PATIENCE = 30.0  # seconds to wait for a scheduler, and for its first worker; machines may be busy
+_PAUSE = 1.0  # seconds between checks that there are still workers
 
 _IGNORE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-"""What each worker of a local cluster runs first, also one that is started in the place of one that died."""
+"""Runs first in each worker of a local cluster, including one that replaces a dead worker."""
 
 
 @contextmanager
 def open_dask(address: str, jobs: int) -> Iterator[Executor]:
     """Yield an executor on the cluster of the scheduler at an address, or on one of this machine (``local``).
 
-    Raises ValueError of one line without Dask, without an answer, and without a worker, all after some
-    patience; BrokenExecutor, as do tasks, if a scheduler or workers are lost, also at their start.
+    Raises ValueError of one line where Dask is not installed, or where no scheduler answers or no worker
+    appears in time; BrokenExecutor, as tasks do, if the scheduler or workers are lost, also during startup.
     """
     try:
         from distributed import Client
@@ -53,7 +53,7 @@ def open_dask(address: str, jobs: int) -> Iterator[Executor]:
 
 
 def _local_cluster(jobs: int, opened: ExitStack) -> Any:
-    """Workers whose warnings of tasks that are called off stay unsaid; closed with ``opened``."""
+    """Workers that do not warn of cancelled tasks; closed with ``opened``."""
     import dask
     from distributed import LocalCluster
 
@@ -76,9 +76,9 @@ def _local_cluster(jobs: int, opened: ExitStack) -> Any:
 
 @contextmanager
 def _fresh_processes() -> Iterator[None]:
-    """Let Dask start its workers meanwhile, also in the place of one that died, without the user's script.
+    """Make Dask start workers, also those that replace dead ones, without importing the user's script.
 
-    It has no setting for that.
+    Dask has no setting for that.
     """
     from distributed import process
 
@@ -91,7 +91,7 @@ def _fresh_processes() -> Iterator[None]:
 
 
 def _be_quiet() -> None:
-    """Leave saying what is wrong to our one line, unless everything is to be logged (``--verbose``)."""
+    """Silence Dask's own error messages, unless everything is logged (``--verbose``): we report one line."""
     if not logging.getLogger().isEnabledFor(logging.DEBUG):
         names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
         for name in names:
@@ -99,29 +99,29 @@ def _be_quiet() -> None:
 
 
 class _DaskExecutor(Executor):
-    """Hands tasks to a Dask client, and gives them up where nobody is left to do them."""
+    """Submits tasks to a Dask client, and fails them when no worker is left."""
 
     def __init__(self, client: Any) -> None:
-        """Look after the workers from now on."""
+        """Start watching the workers."""
         self._client, self._inner = client, client.get_executor(pure=False)
         self._waiting: set[Future[Any]] = set()
         self._lock, self._ended = threading.Lock(), threading.Event()
         threading.Thread(target=self._look_after, daemon=True).start()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Return a future of the result; it has, or this raises, BrokenExecutor where the cluster is lost."""
+        """Return a future of the result; BrokenExecutor, raised or in the future, if the cluster is lost."""
         future: Future[Any] = Future()
         with self._lock:
             self._waiting.add(future)
         try:
             inner = self._inner.submit(fn, *args, **kwargs)
-        except Exception as error:  # of whichever part of the connection broke
+        except Exception as error:  # depends on which part of the connection broke
             raise BrokenExecutor(str(error)) from error
         inner.add_done_callback(lambda done: self._pass_on(done, future))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Stop looking after the workers."""
+        """Stop watching the workers."""
         self._ended.set()
 
     def _pass_on(self, done: Future[Any], future: Future[Any]) -> None:
@@ -149,7 +149,7 @@ class _DaskExecutor(Executor):
             future.set_exception(error)
 
     def _look_after(self) -> None:
-        """Give all tasks up when there has been no worker for a while: they would wait for ever."""
+        """Fail all tasks when there has been no worker for a while: they would wait forever."""
         missing = 0.0
         while not self._ended.wait(_PAUSE):
             workers: Any = ()

@@ -22,7 +22,7 @@ from onnx_narrow.api.sources import Data, Model, samples_folder, source_of
 from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import checked, fields_in, files_in
 from onnx_narrow.api.work_options import gate_in
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from transforms.compare.compare_results import ResultPair
 from transforms.files.cleanup import temporary_folder
 from transforms.files.paths import AnyPath
@@ -136,32 +136,32 @@ def evaluate(
     >>> onnx_narrow.evaluate(model, model, data=samples, labels=[0] * 16)["top1"]["agreement"]
     1.0
     """
-    given = checked("evaluate", locals())
+    keywords = checked("evaluate", locals())
     for name, function in (metrics or {}).items():
         if not callable(function):
             raise TypeError(f"metrics: {name!r} is {function!r}, not a callable")
-    files = files_in(given, "json", "csv", inputs=(given.get("labels"),))
-    measures = _measures(given)
+    files = files_in(keywords, "json", "csv", inputs=(keywords.get("labels"),))
+    measures = _measures(keywords)
     with Told(progress) as told, temporary_folder() as folder:
         if data is None:
             results = _results("baseline", baseline), _results("quantized", quantized)
         else:
-            results = _run_both(baseline, quantized, given, folder, told)
+            results = _run_both(baseline, quantized, keywords, folder, told)
         compared = compare_folders(*results, measures, told)
         told.tell(compared.lines())
         compared.write(files)
         compared.judge()
-        own = {} if metrics is None else {"metrics": _of_users(metrics, compared.pairs)}
-    return {**compared.content(), **own}
+        caller_metrics = {} if metrics is None else {"metrics": _of_users(metrics, compared.pairs)}
+    return {**compared.content(), **caller_metrics}
 
 
-def _measures(given: Given) -> Measures:
-    own: dict[str, Any] = {
-        "labels": labels_in(given),
-        "limits": {name: given[name] for name in _LIMITS if name in given},
-        "gate": gate_in(given),
+def _measures(keywords: Keywords) -> Measures:
+    converted: dict[str, Any] = {
+        "labels": labels_in(keywords),
+        "limits": {name: keywords[name] for name in _LIMITS if name in keywords},
+        "gate": gate_in(keywords),
     }
-    return Measures(**{**fields_in(Measures, given), **own})
+    return Measures(**{**fields_in(Measures, keywords), **converted})
 
 
 def _results(name: str, folder: Model) -> Path:
@@ -173,16 +173,16 @@ def _results(name: str, folder: Model) -> Path:
 
 
 def _run_both(
-    baseline: Model, quantized: Model, given: Given, folder: Path, events: Events
+    baseline: Model, quantized: Model, keywords: Keywords, folder: Path, events: Events
 ) -> tuple[Path, Path]:
     """Run both models on the same samples, and return the folders of their results."""
     sources = source_of(baseline), source_of(quantized)
-    options = SampleOptions.of(given)
-    own, results = folder / "samples", (folder / "baseline", folder / "quantized")
-    own.mkdir()
+    options = SampleOptions.of(keywords)
+    sample_folder, results = folder / "samples", (folder / "baseline", folder / "quantized")
+    sample_folder.mkdir()
     assert options.data is not None, "asked for before"
-    data = samples_folder(options.data, partial(inputs_of, sources[0]), own, options.limit, events)
-    options = replace(options, data=data)  # what makes samples may make them once
+    data = samples_folder(options.data, partial(inputs_of, sources[0]), sample_folder, options.limit, events)
+    options = replace(options, data=data)  # a callable or an iterator may yield the samples only once
     for source, output in zip(sources, results, strict=True):
         tells = source is sources[0]
         with open_folder(options, source, events, unrolls=False, tells=tells) as samples:
@@ -196,4 +196,4 @@ def _of_users(metrics: Mapping[str, Metric], pairs: Sequence[ResultPair]) -> dic
         arrays = read_array(pair.baseline), read_array(pair.quantized)
         for name, metric in metrics.items():
             values[name].append(float(metric(*arrays)))
-    return {name: fmean(found) if found else math.nan for name, found in values.items()}
+    return {name: fmean(figures) if figures else math.nan for name, figures in values.items()}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transforms.run.workers import Workers
 
-_FOR_EACH = 2  # tasks of a worker at a time: the next is there when one is done
+_FOR_EACH = 2  # tasks queued for each worker: the next one is ready when it finishes one
 
 
 def workers(jobs: int, dask: str | None) -> Workers:
@@ -28,7 +28,7 @@ def workers(jobs: int, dask: str | None) -> Workers:
 
 @contextmanager
 def open_workers(jobs: int | None, dask: str | None) -> Iterator[Workers | None]:
-    """Yield the workers that the keywords ask for, None if they say nothing of them."""
+    """Yield the workers that the keywords ask for, None where neither is given."""
     if jobs is None and dask is None:
         yield None
         return

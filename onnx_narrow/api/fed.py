@@ -1,4 +1,4 @@
-"""Samples of which an encoder makes a part, written once with that part, for all that reads samples."""
+"""Samples that are partly outputs of an encoder, written once to a folder with these outputs."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 
 
 def fed(options: SampleOptions, data: Path, source: Source, folder: Path, events: Events) -> None:
-    """Write the samples in the folder ``data`` to another, with what the encoder makes of its own.
+    """Write the samples in the folder ``data`` to another, with the encoder's outputs on its own samples.
 
-    ``source``: the model for whose inputs they are. Raises ValueError or OSError for samples that do not fit.
+    ``source``: the model that they are inputs of. Raises ValueError or OSError for samples that do not fit.
     """
     assert options.feeds_from is not None, "asked for before"
     encoder = source_of(options.feeds_from)
     opened, inputs = encoder.open(options.run), source.open(options.run).inputs
     pairs = fed_inputs(inputs, opened, dict(options.feeds))
     if not pairs:
-        raise ValueError(_why_none(opened, encoder, [one.name for one in inputs]))
+        raise ValueError(_why_none(opened, encoder, [model_input.name for model_input in inputs]))
     of_encoder = _encoder_samples(data, encoder)
-    found = FedSamples(inputs, data, opened, of_encoder, pairs, options.images, options.limit)
-    write_samples(each_told(found, events.phase("encoding", "sample"), len(found)), folder)
-    words = ", ".join(name if name == made else f"{made} to {name}" for name, made in pairs.items())
-    events.note(f"Ran '{encoder}' on {counted(len(found), 'sample')}, fed: {words}")
+    samples = FedSamples(inputs, data, opened, of_encoder, pairs, options.images, options.limit)
+    write_samples(each_told(samples, events.phase("encoding", "sample"), len(samples)), folder)
+    words = ", ".join(name if name == output else f"{output} to {name}" for name, output in pairs.items())
+    events.note(f"Ran '{encoder}' on {counted(len(samples), 'sample')}, fed: {words}")
 
 
 def _encoder_samples(data: Path, encoder: Source) -> Path:
-    """Return the folder of an encoder's samples: of its name, in that of the decoder's or beside it.
+    """Return the folder of an encoder's samples: named after it, inside the decoder's folder or next to it.
 
     Raises FileNotFoundError where there is none.
     """
@@ -45,10 +45,10 @@ def _encoder_samples(data: Path, encoder: Source) -> Path:
         words = "is a path: samples of the encoder lie in a folder of its name"
         raise ValueError(f"{spelled('{feeds_from}')} {words}")
     folders = [data / encoder.path.stem, data.parent / encoder.path.stem]
-    found = next((folder for folder in folders if folder.is_dir()), None)
-    if found is None:
+    folder = next((candidate for candidate in folders if candidate.is_dir()), None)
+    if folder is None:
         raise FileNotFoundError(f"there are no samples of '{encoder}': no folder '{folders[0]}' or beside it")
-    return found
+    return folder
 
 
 def _why_none(model: OpenModel, encoder: Source, names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""How well number formats keep numbers: those of distributions, or the weights of a model."""
+"""How accurately number formats represent samples of distributions, or the weights of a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COUNT = 1 << 20
 """Numbers of each distribution."""
 
 Samples = dict[str, list[NDArray[np.float32]]]
-"""Arrays by what they are."""
+"""Arrays by the name of their kind."""
 
 
 @dataclass(frozen=True)

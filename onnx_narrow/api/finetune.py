@@ -19,7 +19,7 @@ from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import checked
 from onnx_narrow.api.work_options import options_of, run_of
 from onnx_narrow.api.written import Output
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from onnx_narrow.summaries import running, tuning, work_lines
 from onnx_narrow.summaries.precision import reached_lines
 from onnx_narrow.summaries.quantize import decided
@@ -145,53 +145,53 @@ def finetune(
     TypeError, ValueError, OSError
         As :func:`onnx_narrow.quantize`.
     """
-    given = checked("finetune", locals())
+    keywords = checked("finetune", locals())
     with Told(progress) as told:
-        limits = {name: given.get(name) for name in ("output_index", "memory_limit")}
-        how = tuning_options(rule_of(given), _run(given), device=optim_device, **limits)
-        source, other = source_of(float_model), source_of(quantized)
-        where = Output.checked(given, other, source)
-        samples = SampleOptions.of(given, how.run)
+        limits = {name: keywords.get(name) for name in ("output_index", "memory_limit")}
+        tune_options = tuning_options(rule_of(keywords), _run(keywords), device=optim_device, **limits)
+        source, quantized_source = source_of(float_model), source_of(quantized)
+        destination = Output.checked(keywords, quantized_source, source)
+        samples = SampleOptions.of(keywords, tune_options.run)
         with open_data(samples, source, told) as opened, open_workers(jobs, dask) as shared:
             work = TuneWork(
                 gs.Graph(),
                 Scheme(activation=FLOAT32, weight=FLOAT32),
                 opened and replace(opened, workers=shared),
                 source=source,
-                options=options_of(given),
+                options=options_of(keywords),
                 events=told,
-                quantized=other,
-                how=how,
+                quantized=quantized_source,
+                how=tune_options,
                 batch_size=batch_size,
             )
-            taken = TUNE if steps is None else steps
-            told.expect(*phases_of(work, taken), "writing")
+            recipe = TUNE if steps is None else steps
+            told.expect(*phases_of(work, recipe), "writing")
             try:
-                run(work, taken, {"record.tuned": "tune_quantized", "record.first": "try_out"})
+                run(work, recipe, {"record.tuned": "tune_quantized", "record.first": "try_out"})
             except UselessError as error:
                 raise ValueError(work_lines.useless(error.outputs, work)) from error
-            return _finish(work, where, told, given)
+            return _finish(work, destination, told, keywords)
 
 
-def _run(given: Given) -> RunOptions:
-    """Return how models run; ValueError for a device, also of the linear algebra, that is not there."""
-    devices.array_module(given.get("optim_device", devices.CPU))
-    device = given.get("infer_device", devices.CPU)
-    run = run_of(given)
+def _run(keywords: Keywords) -> RunOptions:
+    """Return how models run; ValueError for an unavailable device, of inference or linear algebra."""
+    devices.array_module(keywords.get("optim_device", devices.CPU))
+    device = keywords.get("infer_device", devices.CPU)
+    run = run_of(keywords)
     return run if device == devices.CPU else replace(run, provider=devices.provider(device))
 
 
-def _finish(work: TuneWork, output: Output, told: Told, given: Given) -> Result:
-    """Write the model, and tell how it was made."""
+def _finish(work: TuneWork, output: Output, told: Told, keywords: Keywords) -> Result:
+    """Write the model, and report how it was made."""
     done, first = work.record.tuned, work.record.first
     assert done is not None and first is not None, "it was tuned, and tried out"
     if output.path is not None and work.base.graph is not None:
         model_io.refuse_source(work.base.graph, output.path)  # saving looks at that of the quantized model
     for line in tuning.reasons(done):
         log.info(line)
-    broken = tuning.broken_limit(done, given.get("memory_limit"))
+    broken = tuning.broken_limit(done, keywords.get("memory_limit"))
     warnings = filter(None, (broken, *tuning.poor(done), *running.warnings(first, judged=True)))
-    entries = provenance.entries("finetune", recorded(given), work.record.source_sha256)
+    entries = provenance.entries("finetune", recorded(keywords), work.record.source_sha256)
     return finish(
         work,
         output,

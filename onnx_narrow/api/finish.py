@@ -1,4 +1,4 @@
-"""Writing the model of a job, and telling how it was made."""
+"""Writing the model of a job, and reporting how it was made."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def finish(
     beside: AbstractContextManager[None] | None = None,
     **more: Any,
 ) -> Result:
-    """Write the model of a work that is done, tell how it was made, and return the result.
+    """Write the model of finished work, report how it was made, and return the result.
 
     ``entries``: of its metadata. ``summary``: its lines, and warnings. ``outputs``: the error of the outputs,
     if several samples were compared. ``beside``: open while the model is written. ``more``: fields of the
@@ -51,7 +51,7 @@ def finish(
 
 
 def _figures(outputs: Checked | None) -> dict[str, Any]:
-    """Return what a result says of the error of the outputs."""
+    """Return the fields of a result on the error of the outputs."""
     if outputs is None:
         return {}
     error, is_held_out = outputs.decibels_error or None, outputs.decided is False

@@ -1,4 +1,4 @@
-"""How images become inputs, by the keywords of a call."""
+"""How images are converted to inputs, from the keywords of a call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_SCALE, _OF_IMAGES = ("mean", "std"), ("mean", "std", "image_size", "layout")
 
 
 def image_options(keywords: Mapping[str, Any]) -> ImageOptions:
-    """Return what keywords say of images, in the forms that callers may give.
+    """Return the image options of the keywords, in any form that callers may use.
 
     Raises UsageError for keywords that ``preprocess`` leaves without effect, ValueError for a name that it
     does not know, and as :func:`transforms.search.user_metric.load_function` does.

@@ -90,25 +90,25 @@ def infer(
     ...     print(len(list(found["logits"].glob("*.npy"))))
     8
     """
-    given = checked("infer", locals())
-    where, source = Path(output), source_of(model)
-    check_folder(where, force=force)
+    keywords = checked("infer", locals())
+    results, source = Path(output), source_of(model)
+    check_folder(results, force=force)
     beside = None if time is None else _beside(time)
-    options = SampleOptions.of(given)
+    options = SampleOptions.of(keywords)
     with Told(progress) as told:
         told.expect(
             "" if feeds_from is None else "encoding", "loading", "running", "timing" if beside else ""
         )
         with open_folder(options, source, told, unrolls=False) as folder:
-            saved = save_outputs(source, folder, where, options, told)
-            told.tell(inference.lines(saved, where))
+            saved = save_outputs(source, folder, results, options, told)
+            told.tell(inference.lines(saved, results))
             if beside is not None:
                 _compare_time(beside, source, folder, told)
     return dict(saved.folders)
 
 
 def _beside(model: Model) -> Source:
-    """Return the model that another is timed beside; FileNotFoundError before any work if it is not there."""
+    """Return the model to compare times with; FileNotFoundError, before any work, if it does not exist."""
     source = source_of(model)
     if source.path is not None and not source.path.is_file():
         raise FileNotFoundError(f"model '{source}' does not exist")
@@ -116,8 +116,8 @@ def _beside(model: Model) -> Source:
 
 
 def _compare_time(beside: Source, source: Source, samples: FolderData, told: Told) -> None:
-    """Tell what both models cost; they are opened by other processes, from files."""
+    """Report the time and memory of both models, which other processes open from files."""
     told.phase("timing")
-    with temporary_folder() as own:
-        files = placed(beside, own, "float.onnx"), placed(source, own, "model.onnx")
+    with temporary_folder() as folder:
+        files = placed(beside, folder, "float.onnx"), placed(source, folder, "model.onnx")
         told.tell(cost_lines(measure_both(*files, samples)))

@@ -23,7 +23,7 @@ from transforms.graph.found_grids import found_weights
 from transforms.run.events import Events
 
 _Said = tuple[dict[str, Any], Iterable[str]]
-"""What is returned, and the same in lines."""
+"""The content that is returned, and the same as lines of text."""
 
 
 def inspect(
@@ -55,7 +55,7 @@ def inspect(
     Raises
     ------
     TypeError, ValueError
-        A ModelError for what is no model.
+        A ModelError where ``model`` is not a model.
     OSError
         If the model cannot be read.
 
@@ -71,46 +71,46 @@ def inspect(
     checked("inspect", locals())
     with Told(progress) as told:
         if grids:
-            found, lines = _on_grids(model)
+            content, lines = _on_grids(model)
         elif layers or tensors:
-            found, lines = _listed(model, layers=layers, tensors=tensors)
+            content, lines = _listed(model, layers=layers, tensors=tensors)
         else:
-            found, lines = _inspected(model) if against is None else _differing(model, against)
+            content, lines = _inspected(model) if against is None else _differing(model, against)
         told.tell(lines)
-    plain: dict[str, Any] = json.loads(json.dumps(found))
+    plain: dict[str, Any] = json.loads(json.dumps(content))
     return plain
 
 
 def _inspected(model: Model) -> _Said:
-    found = inspect_model(_readable(model))
-    return inspection.as_json(found), inspection.lines(found)
+    facts = inspect_model(_readable(model))
+    return inspection.as_json(facts), inspection.lines(facts)
 
 
 def _differing(model: Model, against: Model) -> _Said:
     both = inspect_model(_readable(model)), inspect_model(_readable(against))
     differences = model_differences(*both)
     content = {
-        "models": [inspection.as_json(one) for one in both],
+        "models": [inspection.as_json(facts) for facts in both],
         "differences": vars(differences),
     }
     return content, inspection.against(*both, differences)
 
 
 def _listed(model: Model, *, layers: bool, tensors: bool) -> _Said:
-    found = list_model(_readable(model))
-    content = listing.as_json(found, layers=layers, tensors=tensors)
-    return content, listing.lines(found, layers=layers, tensors=tensors)
+    listed = list_model(_readable(model))
+    content = listing.as_json(listed, layers=layers, tensors=tensors)
+    return content, listing.lines(listed, layers=layers, tensors=tensors)
 
 
 def _on_grids(model: Model) -> _Said:
-    found = list(found_weights(source_of(model).load()))
-    return found_grids.as_json(found), found_grids.lines(found)
+    weights = list(found_weights(source_of(model).load()))
+    return found_grids.as_json(weights), found_grids.lines(weights)
 
 
 def _readable(model: Model) -> Path | onnx.ModelProto:
-    """Return a model as a file, or as a message that is not looked into: any model, whether it runs or not.
+    """Return a model as a file or as an unparsed message: any model, whether it runs or not.
 
-    Raises TypeError for what is no model.
+    Raises TypeError where it is not a model.
     """
     if isinstance(model, Result):
         return model.path or model.model

@@ -206,7 +206,7 @@ def formats() -> Table[FormatRow]:
     (6.0, 16, 'BFPQuantizeDequantize')
     """
     return Table(
-        {name: FormatRow(float(one.bits), one.block, one.op, one.attributes) for name, one in FORMATS.items()}
+        {name: FormatRow(float(fmt.bits), fmt.block, fmt.op, fmt.attributes) for name, fmt in FORMATS.items()}
     )
 
 

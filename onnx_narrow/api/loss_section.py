@@ -1,4 +1,4 @@
-"""Where the loss of a quantized model begins: a section of a page, and lines; or why that is not known."""
+"""Where the loss of a quantized model begins, as a section of a page and as lines; or why it is unknown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx_graphsurgeon as gs
 
 from onnx_narrow.charts.origins_section import origins_section
-from onnx_narrow.summaries.made import Made
+from onnx_narrow.summaries.model_history import ModelHistory
 from onnx_narrow.summaries.origins import lines
 from transforms import model_io
 from transforms.compare.measure_run import Data as FolderData
@@ -26,12 +26,12 @@ from transforms.runtime.session import RunOptions
 from transforms.scheme.sources import recorded_scheme
 
 _MOST_BYTES = 1 << 26
-"""Of a float model that is looked at layer by layer: that takes several copies of it in memory."""
+"""Largest float model that is measured layer by layer, which takes several copies of it in memory."""
 
 
 @dataclass(frozen=True)
 class LossSection:
-    """Where the loss begins: the ``origins``, None where that cannot be told; a section, and lines."""
+    """Where the loss begins: the ``origins``, None where they are unknown; a section, and lines."""
 
     origins: LossOrigins | None
     html: str
@@ -39,11 +39,16 @@ class LossSection:
 
 
 def loss_section(
-    float_path: Path, quantized_path: Path, data: FolderData, made_of: Callable[..., Made], progress: Progress
+    float_path: Path,
+    quantized_path: Path,
+    data: FolderData,
+    history_of: Callable[..., ModelHistory],
+    progress: Progress,
 ) -> LossSection:
-    """Look for the layers in which the loss begins, and return what there is to say.
+    """Find the layers in which the loss begins, and return the section on them.
 
-    ``made_of``: Made with what the caller knows: how calls name models and samples, and are written.
+    ``history_of``: ModelHistory with the fields that the caller knows: how calls name models and samples, and
+    how they are written.
     """
     model = model_io.load(float_path)
     try:
@@ -54,8 +59,8 @@ def loss_section(
     except ValueError as error:
         why = f"Not told layer by layer: {error}"
         return LossSection(None, f'<section class="first"><p>{html.escape(why)}</p></section>', [why])
-    made = _made(model, model_io.load(quantized_path), made_of)
-    return LossSection(origins, origins_section(origins, made), [*lines(origins, made)])
+    history = _history(model, model_io.load(quantized_path), history_of)
+    return LossSection(origins, origins_section(origins, history), [*lines(origins, history)])
 
 
 def _refuse_too_large(model: gs.Graph) -> None:
@@ -71,9 +76,9 @@ def _refuse_other_outputs(path: Path, run: RunOptions) -> None:
             raise ValueError(f"output '{output.name}' is not a tensor")
 
 
-def _made(model: gs.Graph, quantized: gs.Graph, made_of: Callable[..., Made]) -> Made:
-    """Return how the quantized model was made, which decides what commands can be proposed."""
-    return made_of(
+def _history(model: gs.Graph, quantized: gs.Graph, history_of: Callable[..., ModelHistory]) -> ModelHistory:
+    """Return how the quantized model was made, which decides which commands can be proposed."""
+    return history_of(
         metadata=info_of(quantized).metadata,
         names={label_of(node) for node in walk.nodes(model)},
         tensors=set(walk.tensors(model)),

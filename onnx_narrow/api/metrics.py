@@ -1,4 +1,4 @@
-"""A metric that a caller has as a function, where schemes name a function of a file."""
+"""Metrics that are Python functions, for schemes, which name a function in a file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _given: dict[str, UserMetric] = {}
 
 @contextmanager
 def place_of(metric: UserMetric | str | None) -> Iterator[str | None]:
-    """Yield a metric as ``FILE.py:FUNCTION``; the file of a function is made meanwhile, in its own folder.
+    """Yield a metric as ``FILE.py:FUNCTION``; for a function the file is temporary, in its own folder.
 
-    Schemes name metrics so, and processes load them.
+    Schemes name metrics in this form, and processes load them from it.
     """
     if not callable(metric):
         yield metric
@@ -33,5 +33,5 @@ def place_of(metric: UserMetric | str | None) -> Iterator[str | None]:
 
 
 def given(token: str) -> UserMetric:
-    """Return the function of a caller; KeyError in other processes."""
+    """Return the function that a caller passed as a metric; KeyError in other processes."""
     return _given[token]

@@ -155,35 +155,35 @@ def mix_precision(
     TypeError, ValueError, OSError
         As :func:`onnx_narrow.quantize`.
     """
-    given = checked("mix_precision", locals())
-    check_keywords(given)
+    keywords = checked("mix_precision", locals())
+    check_keywords(keywords)
     with ExitStack() as stack, Told(progress) as told:
         if evaluate is not None:
-            given["evaluate"] = stack.enter_context(place_of(evaluate))
-        wish = wish_of(given)
+            keywords["evaluate"] = stack.enter_context(place_of(evaluate))
+        wish = wish_of(keywords)
         scheme = mixing_scheme(wish, told)
-        check_mixing(scheme, wish, given)
+        check_mixing(scheme, wish, keywords)
         check_code(scheme, wish, told, allow_code=allow_code)
         source = source_of(model)
-        where = Output.checked(given, source)
-        check_files(given, source.path)
-        run = replace(run_of(given), threads=threads_of(threads or 0, jobs or 1))
-        opened = stack.enter_context(open_data(SampleOptions.of(given, run), source, told))
+        destination = Output.checked(keywords, source)
+        check_files(keywords, source.path)
+        run = replace(run_of(keywords), threads=threads_of(threads or 0, jobs or 1))
+        opened = stack.enter_context(open_data(SampleOptions.of(keywords, run), source, told))
         shared = stack.enter_context(workers(jobs or 1, dask))
         work = MixWork(
             gs.Graph(),
             untuned(scheme),
             opened,
             source=source,
-            options=options_of(given, tuning=scheme.finetune, recorded=wish.recorded(given)),
+            options=options_of(keywords, tuning=scheme.finetune, recorded=wish.recorded(keywords)),
             events=told,
-            mixing=MixingOptions(run, shared, given.get("resume"), labels_in(given), analyze_only),
+            mixing=MixingOptions(run, shared, keywords.get("resume"), labels_in(keywords), analyze_only),
         )
-        results = partial(write_results, given)
+        results = partial(write_results, keywords)
         results.__name__ = "write_results"  # type: ignore[attr-defined]
-        taken: Sequence[WorkRow] = as_rows(MIX if steps is None else steps)
-        names = [row.name for row in taken]
+        rows: Sequence[WorkRow] = as_rows(MIX if steps is None else steps)
+        names = [row.name for row in rows]
         after = names.index("mix") + 1 if "mix" in names else len(names)
         if analyze_only:
-            return analyzed(work, (*taken[:after], Row(results)), told)
-        return run_steps(work, (*taken[:after], Row(results), *taken[after:]), where, told)
+            return analyzed(work, (*rows[:after], Row(results)), told)
+        return run_steps(work, (*rows[:after], Row(results), *rows[after:]), destination, told)

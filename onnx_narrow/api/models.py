@@ -38,7 +38,7 @@ def save(
 
     Raises FileExistsError for an existing file unless ``force``, ModelError or OSError.
     """
-    made = model.model if isinstance(model, Result) else model
-    graph = model_io.load(made) if isinstance(made, onnx.ModelProto) else made
+    content = model.model if isinstance(model, Result) else model
+    graph = model_io.load(content) if isinstance(content, onnx.ModelProto) else content
     checked = checked_path(path, force=force, external_data=external_data)
     return model_io.save(graph, checked, force=force, external_data=external_data)

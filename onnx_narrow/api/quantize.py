@@ -217,27 +217,30 @@ def quantize(
     >>> result.scheme.activation
     'int8'
     """
-    given = checked("quantize", locals())
-    wish = wish_of(given)
+    keywords = checked("quantize", locals())
+    wish = wish_of(keywords)
     with Told(progress) as told:
-        asked = quantization_scheme(wish, told)
-        scheme = asked.by_rule() if fast else asked
-        check_effect(asked, wish, given, OF_SCHEME)
-        refuse_beside(asked, given)
+        requested = quantization_scheme(wish, told)
+        scheme = requested.by_rule() if fast else requested
+        check_effect(requested, wish, keywords, OF_SCHEME)
+        refuse_beside(requested, keywords)
         if allow_code or scheme.auto_mixed_precision:
             from onnx_narrow.api.user_code import check_code  # imports take time that small jobs notice
 
             check_code(scheme, wish, told, allow_code=allow_code)
         source = source_of(model)
-        where = Output.checked(given, source)
-        files = range_files(given)
-        grids = files.read(scheme, given, source.path) if files else FixedGrids()
-        work_class, recipe = recipe_of(scheme, given)
+        destination = Output.checked(keywords, source)
+        files = range_files(keywords)
+        grids = files.read(scheme, keywords, source.path) if files else FixedGrids()
+        work_class, recipe = recipe_of(scheme, keywords)
         chooses = scheme.finetune is not None or scheme.auto_mixed_precision is not None
-        compares, said = data is not None and not (fast or ranges or chooses), recorded(wish, given)
-        samples = SampleOptions.of(given)
+        compares = data is not None and not (fast or ranges or chooses)
+        metadata = recorded(wish, keywords)
+        samples = SampleOptions.of(keywords)
         with open_data(samples, source, told) as opened, open_workers(jobs, dask) as workers:
-            options = options_of(given, fixed=grids, tuning=scheme.finetune, compares=compares, recorded=said)
+            options = options_of(
+                keywords, fixed=grids, tuning=scheme.finetune, compares=compares, recorded=metadata
+            )
             work = work_class(
                 gs.Graph(),
                 untuned(scheme),
@@ -247,4 +250,4 @@ def quantize(
                 events=told,
                 record=JobRecord(grids=None if export_ranges is None else []),
             )
-            return run_steps(work, recipe if steps is None else steps, where, told, files)
+            return run_steps(work, recipe if steps is None else steps, destination, told, files)

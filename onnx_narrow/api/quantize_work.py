@@ -1,4 +1,4 @@
-"""What the keywords of ``quantize`` ask for: a scheme, options, steps and phases."""
+"""The scheme, recipe and range files that the keywords of ``quantize`` ask for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onnx_narrow.api.scheme_needs import BLOCKS, CALIBRATION, UNMIXED
 from onnx_narrow.api.schemes import SchemeWish, names_formats, quantization_scheme
-from onnx_narrow.options.option import Given, Need
+from onnx_narrow.options.option import Keywords, Need
 from onnx_narrow.options.quantize import SCHEME_KEYS
 from transforms.conversion.rows import Row
 from transforms.pipelines.recipes import FAST, QUANTIZE
@@ -37,40 +37,40 @@ OF_SCHEME = {
 }
 
 
-def asked_scheme(given: Given, events: Events) -> Scheme:
+def asked_scheme(keywords: Keywords, events: Events) -> Scheme:
     """Return the scheme that keywords ask for. Raises ValueError naming the key."""
-    scheme = quantization_scheme(wish_of(given), events)
-    return scheme.by_rule() if given.get("fast") else scheme
+    scheme = quantization_scheme(wish_of(keywords), events)
+    return scheme.by_rule() if keywords.get("fast") else scheme
 
 
-def wish_of(given: Given) -> SchemeWish:
-    """Return what keywords say of the scheme."""
-    config, deployment = given.get("config"), given.get("target", "")
-    if not (config or deployment or names_formats(given.get("assignments", ()))):
+def wish_of(keywords: Keywords) -> SchemeWish:
+    """Return the scheme that the keywords describe."""
+    config, deployment = keywords.get("config"), keywords.get("target", "")
+    if not (config or deployment or names_formats(keywords.get("assignments", ()))):
         config = "A8W8"
-    keys = {key: given[key] for key in SCHEME_KEYS if key in given}
-    return SchemeWish.of(given, config or None, deployment, keys)
+    keys = {key: keywords[key] for key in SCHEME_KEYS if key in keywords}
+    return SchemeWish.of(keywords, config or None, deployment, keys)
 
 
-def recorded(wish: SchemeWish, given: Given) -> dict[str, object]:
+def recorded(wish: SchemeWish, keywords: Keywords) -> dict[str, object]:
     """Return the options that the metadata of the model record."""
     keys = {"keys": dict(wish.keys)} if wish.keys else {}
-    return {**wish.recorded(given), **keys, "random_data": given.get("random_data")}
+    return {**wish.recorded(keywords), **keys, "random_data": keywords.get("random_data")}
 
 
-def recipe_of(scheme: Scheme, given: Given) -> tuple[type[Work], Sequence[WorkRow]]:
-    """Return the class of the work for a scheme, and the rows of a call that names none."""
+def recipe_of(scheme: Scheme, keywords: Keywords) -> tuple[type[Work], Sequence[WorkRow]]:
+    """Return the class of the work for a scheme, and its default recipe."""
     if not scheme.auto_mixed_precision:
-        return Work, FAST if "fast" in given else QUANTIZE
+        return Work, FAST if "fast" in keywords else QUANTIZE
     from transforms.pipelines.mix import MIX, MixWork  # imports take time that small jobs notice
 
     return MixWork, (*MIX[:2], Row(require, after=("mix",)), *MIX[2:])
 
 
-def range_files(given: Given) -> RangeFiles | None:
+def range_files(keywords: Keywords) -> RangeFiles | None:
     """Return the files that ranges are read from and written to, None without any."""
-    if not given.keys() & {"ranges", "export_ranges"}:
+    if not keywords.keys() & {"ranges", "export_ranges"}:
         return None
     from onnx_narrow.api.ranges import RangeFiles  # imports take time that small jobs notice
 
-    return RangeFiles(given.get("ranges"), given.get("export_ranges"))
+    return RangeFiles(keywords.get("ranges"), keywords.get("export_ranges"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_narrow.api.usage import files_in
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from transforms.files.cleanup import replacing
 from transforms.files.named_file import named
 from transforms.files.spelling import spelled
@@ -23,16 +23,19 @@ _ENCODINGS, _OWN = ".encodings", ".json"
 class RangeFiles:
     """The file that ranges are read from, and the one that they are written to."""
 
-    given: Path | None = None
+    imported: Path | None = None
     exported: Path | None = None
 
-    def read(self, scheme: Scheme, keywords: Given, source: Path | None) -> FixedGrids:
-        """Return the grids that are given, none without a file, after a check that the scheme takes them.
+    def read(self, scheme: Scheme, keywords: Keywords, source: Path | None) -> FixedGrids:
+        """Return the imported grids, none without a file, after checking that the scheme allows them.
 
         ``source``: the file of the model. Raises ValueError or OSError for a file that cannot be read or
         written.
         """
-        for words, path in ((spelled("{ranges}"), self.given), (spelled("{export_ranges}"), self.exported)):
+        for words, path in (
+            (spelled("{ranges}"), self.imported),
+            (spelled("{export_ranges}"), self.exported),
+        ):
             if path and scheme.auto_mixed_precision:
                 raise ValueError(f"{words} requires a scheme without automatic mixed precision")
             if path and scheme.block_size:
@@ -41,20 +44,20 @@ class RangeFiles:
         if self.exported and scheme.finetune:
             words = "requires a scheme without fine-tuning, which changes scales"
             raise ValueError(f"{spelled('{export_ranges}')} {words}")
-        if self.exported and "data" in keywords and not self.given and scheme.fits_weights:
+        if self.exported and "data" in keywords and not self.imported and scheme.fits_weights:
             words = "weights of few bits get other scales by the outputs"
             pair = spelled("{export_ranges} requires {fast}")
             raise ValueError(f"{pair} here: {words} after their ranges are known")
-        grids = _grids(self.given) if self.given else FixedGrids()
+        grids = _grids(self.imported) if self.imported else FixedGrids()
         if self.exported and self.exported.suffix not in (_OWN, _ENCODINGS):
             words = f"'{self.exported}' ends neither in {_OWN} nor {_ENCODINGS}"
             raise ValueError(f"{spelled('{export_ranges}')} {words}")
-        files_in(keywords, "export_ranges", inputs=(source, self.given))
+        files_in(keywords, "export_ranges", inputs=(source, self.imported))
         return grids
 
     @contextmanager
     def writing(self, grids: Collection[TensorGrid]) -> Iterator[None]:
-        """Write the file, if one is asked for, which appears if the block succeeds."""
+        """Write the exported file, if any; it appears only if the block succeeds."""
         if not self.exported:
             yield
             return

@@ -18,11 +18,11 @@ from onnx_narrow.api.told import Told, Watcher
 from onnx_narrow.api.usage import checked, files_in
 from onnx_narrow.api.work_options import run_of
 from onnx_narrow.charts.html_report import page
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from onnx_narrow.options.shared import OF_SAMPLES
 from onnx_narrow.summaries import compared_models
 from onnx_narrow.summaries.advised_call import Door
-from onnx_narrow.summaries.made import Made
+from onnx_narrow.summaries.model_history import ModelHistory
 from transforms.compare.compare_models import Progress, compare_models
 from transforms.files.cleanup import temporary_folder
 from transforms.files.output_file import refuse_other_ending, write_text
@@ -41,7 +41,7 @@ _PHASES = (
 )
 
 _FLOAT, _QUANTIZED, _SAMPLES, _ENCODER = "m.onnx", "q.onnx", "samples", "encoder.onnx"
-"""What commands call models and samples that lie in no file."""
+"""Names in commands for models and samples that are not in files."""
 
 
 def report(
@@ -104,19 +104,19 @@ def report(
     TypeError, ValueError, OSError
         As :func:`onnx_narrow.quantize`.
     """
-    given = checked("report", locals())
+    keywords = checked("report", locals())
     sources = source_of(float_model), source_of(quantized)
-    options = SampleOptions.of(given, replace(run_of(given), spin=False))
-    files = files_in(given, "output", "json", "csv", inputs=[source.path for source in sources])
+    options = SampleOptions.of(keywords, replace(run_of(keywords), spin=False))
+    files = files_in(keywords, "output", "json", "csv", inputs=[source.path for source in sources])
     refuse_other_ending(files["output"], "an HTML page", ".html", ".htm")
-    made_of = _made_of(*sources, given)
-    with Told(progress) as told, temporary_folder() as own:
+    history_of = _history_of(*sources, keywords)
+    with Told(progress) as told, temporary_folder() as folder:
         told.expect(*_PHASES)
-        paths = placed(sources[0], own, _FLOAT), placed(sources[1], own, _QUANTIZED)
+        paths = placed(sources[0], folder, _FLOAT), placed(sources[1], folder, _QUANTIZED)
         with open_folder(options, sources[0], told) as samples:
             told.phase("loading")
             comparison = compare_models(*paths, samples, progress=_each(told))
-            section = loss_section(*paths, samples, made_of, told.phase(_ORIGINS, "layer"))
+            section = loss_section(*paths, samples, history_of, told.phase(_ORIGINS, "layer"))
         write_text(files["output"], page(comparison, section.html, min_sqnr))
         _write_tables(section, sources, files)
         told.tell(compared_models.lines(comparison, section.lines))
@@ -125,7 +125,7 @@ def report(
 
 
 def _each(events: Events) -> Progress:
-    """Return what tells of the phases in which samples are run, and of those that follow them."""
+    """Return the progress callback for the phases that run samples, and for those that follow them."""
 
     def _told(samples: Iterable[Any], phase: str) -> Iterator[Any]:
         progress = events.phase(_NAMES[phase], "sample")
@@ -136,25 +136,25 @@ def _each(events: Events) -> Progress:
     return _told
 
 
-def _made_of(float_model: Source, quantized: Source, given: Given) -> Callable[..., Made]:
-    """Return Made with what calls name models and samples."""
-    kept = (name for name in OF_SAMPLES if name in given and not callable(given[name]))
-    of_samples = {"data": given["data"], **{name: given[name] for name in kept}}
+def _history_of(float_model: Source, quantized: Source, keywords: Keywords) -> Callable[..., ModelHistory]:
+    """Return ModelHistory with the names that calls use for models and samples."""
+    names = (name for name in OF_SAMPLES if name in keywords and not callable(keywords[name]))
+    of_samples = {"data": keywords["data"], **{name: keywords[name] for name in names}}
     variables: dict[str, str] = {}
-    if not isinstance(given["data"], str | os.PathLike):
+    if not isinstance(keywords["data"], str | os.PathLike):
         of_samples["data"], variables[_SAMPLES] = _SAMPLES, "data"
-    if "feeds_from" in given:
-        encoder = source_of(given["feeds_from"]).path
+    if "feeds_from" in keywords:
+        encoder = source_of(keywords["feeds_from"]).path
         of_samples["feeds_from"] = encoder or _ENCODER
         variables |= {} if encoder else {_ENCODER: "feeds_from"}
     for source, file, name in ((float_model, _FLOAT, "float_model"), (quantized, _QUANTIZED, "quantized")):
         variables |= {} if source.path else {file: name}
     paths = float_model.path or Path(_FLOAT), quantized.path or Path(_QUANTIZED)
-    return partial(Made, *paths, of_samples, door=Door(is_python(), variables))
+    return partial(ModelHistory, *paths, of_samples, door=Door(is_python(), variables))
 
 
 def _write_tables(section: LossSection, sources: Sequence[Source], files: Mapping[str, Path]) -> None:
-    """Write the files beside the page. Raises ValueError where nothing is known of layers."""
+    """Write the tables in files of their own. Raises ValueError where the layers could not be measured."""
     if section.origins is None:
         if files.keys() & {"json", "csv"}:
             words = "it is not known what each layer adds, the page says why"

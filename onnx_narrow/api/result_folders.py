@@ -19,7 +19,7 @@ _LONGEST = 255
 """Bytes of a name on the file systems of Linux, macOS and Windows."""
 
 _DIGITS = 16
-"""Hexadecimal digits that tell names apart whose ends are cut off: two of 2^32 of them are alike."""
+"""Hexadecimal digits that distinguish truncated names: a collision is expected among 2^32 of them."""
 
 
 def check_folder(folder: Path, *, force: bool) -> None:
@@ -52,10 +52,10 @@ def output_folders(folder: Path, outputs: Sequence[str]) -> dict[str, Path]:
     if len(outputs) == 1 and outputs[0] != GENERATED:
         return {outputs[0]: folder}
     folders: dict[str, Path] = {}
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for i, output in enumerate(outputs):
-        name = next(name for name in _proposed(output, i) if _is_free(name, taken))
-        taken.add(name.lower())
+        name = next(name for name in _proposed(output, i) if _is_free(name, used_names))
+        used_names.add(name.lower())
         folders[output] = folder / name
     return folders
 
@@ -68,7 +68,7 @@ def _refuse_file(folder: Path) -> None:
 
 
 def _proposed(output: str, i: int) -> Iterator[str]:
-    """Yield names of folders for the output with a number: ends of long ones stand for what is cut off."""
+    """Yield folder names for the output with a number; long ones are truncated and end in a hash."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", output).strip(".") or f"output_{i}"
     if len(name) > _LONGEST:
         end = hashlib.sha256(output.encode()).hexdigest()[:_DIGITS]

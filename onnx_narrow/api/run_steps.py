@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def untuned(scheme: Scheme) -> Scheme:
-    """Return the scheme without tuning, which rounds weights itself unless ``fit_weights`` is asked for."""
+    """Return the scheme without tuning, which rounds weights itself unless ``fit_weights`` is true."""
     fits = scheme.fit_weights if scheme.finetune is None else scheme.fit_weights is True
     return scheme.with_(finetune=None, fit_weights=fits)
 
@@ -36,9 +36,9 @@ def untuned(scheme: Scheme) -> Scheme:
 def run_steps(
     work: Work, steps: Steps, output: Output, told: Told, ranges: RangeFiles | None = None
 ) -> Result:
-    """Take the steps, write the model and tell how it was made; ``ranges``: files beside it.
+    """Run the steps, write the model and report how it was made; ``ranges``: range files to write with it.
 
-    Raises what a step raises, in words that name keywords, NothingToDoError with the reasons.
+    Raises the errors of steps in terms of keywords, and NothingToDoError with the reasons.
     """
     told.expect(*phases_of(work, steps), "writing")
     try:
@@ -48,13 +48,13 @@ def run_steps(
     except UselessError as error:
         raise ValueError(work_lines.useless(error.outputs, work)) from error
     except MissingDataError as error:
-        other = "" if work.asked.auto_mixed_precision else ", or {random_data:N} for an experiment"
-        raise ValueError(f"{error}: {spelled('give {data:DIR}' + other)}") from error
-    record, grids, kept = work.record, list(work.record.grids or ()), kept_in_float(work.graph)
+        alternative = "" if work.asked.auto_mixed_precision else ", or {random_data:N} for an experiment"
+        raise ValueError(f"{error}: {spelled('give {data:DIR}' + alternative)}") from error
+    record, grids, in_float = work.record, list(work.record.grids or ()), kept_in_float(work.graph)
 
     def _lines(sizes: Sizes) -> Iterable[str]:
         of_ranges = ranges.line(grids) if ranges else ()
-        return summed_up((*work_lines.lines(work, sizes, kept), *of_ranges), told.lines)
+        return summed_up((*work_lines.lines(work, sizes, in_float), *of_ranges), told.lines)
 
     return finish(
         work,
@@ -66,14 +66,14 @@ def run_steps(
         beside=ranges.writing(grids) if ranges else None,
         scheme=work.scheme,
         converted={f"{name} {role}": count for (name, role), count in record.tensors.items()},
-        kept=dict(kept),
+        kept=dict(in_float),
         decided=list(record.decisions.tried),
         sensitivity=record.sensitivity,
     )
 
 
 def _shown(work: Work) -> Checked | None:
-    """Return the error of the outputs in dB that the summary tells, on held-out samples if there are any."""
+    """Return the error of the outputs in dB that the summary shows, on held-out samples if there are any."""
     outputs, is_chosen = work.record.decisions.outputs, work.record.tuned or work.record.mixed
     goal, reached, held_out = work.options.goal, work.record.reached, work.held_out
     if goal and goal.metric == "sqnr" and reached and held_out and held_out.is_apart:

@@ -1,4 +1,4 @@
-"""The samples of a call: single ones, or those that a float model or an encoder makes of them first."""
+"""The samples of a call, as they are or after a float model or an encoder has run on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnx_narrow.api.image_keywords import image_options
 from onnx_narrow.api.sources import Data, Model, samples_folder, samples_of, write_samples
 from onnx_narrow.api.usage import fields_in
 from onnx_narrow.api.work_options import run_of
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from transforms import model_io
 from transforms.calibrate.calibration_data import CalibrationData
 from transforms.files.cleanup import temporary_folder
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """Which samples are run and how, and what is made of them before, by the keywords of a call.
+    """The samples of a call, how they are prepared and how models run on them, from its keywords.
 
     ``output_names``: of the outputs that are saved, all without any; ``generate``: tokens that a language
     model continues each sample by, which are saved then, and no outputs but those that are named.
@@ -55,22 +55,22 @@ class SampleOptions:
     run: RunOptions = field(default_factory=RunOptions)
 
     @classmethod
-    def of(cls, given: Given, run: RunOptions | None = None) -> SampleOptions:
-        """Return the options of a call by its keywords; ``run``: how models run, if these do not say it.
+    def of(cls, keywords: Keywords, run: RunOptions | None = None) -> SampleOptions:
+        """Return the options of a call by its keywords; ``run``: how models run, overriding the keywords.
 
         Raises OSError for a cache that cannot be written, and as :func:`image_options` does.
         """
-        if "calibration_cache" in given:
-            model_io.check_output(given["calibration_cache"], force=True)
-        return cls(**fields_in(cls, given), images=image_options(given), run=run or run_of(given))
+        if "calibration_cache" in keywords:
+            model_io.check_output(keywords["calibration_cache"], force=True)
+        return cls(**fields_in(cls, keywords), images=image_options(keywords), run=run or run_of(keywords))
 
 
 @contextmanager
 def open_data(options: SampleOptions, source: Source, events: Events) -> Iterator[CalibrationData | None]:
     """Yield the samples for the inputs of the float model, None without any; they last for the block.
 
-    Random ones are made when the model is loaded. Sequences are run by the float model, what an encoder feeds
-    is made by it, and each step or sample is written to a temporary folder. Raises ValueError or OSError for
+    Random samples are made when the model is loaded. The float model runs sequences, an encoder runs on its
+    own samples, and each step or sample is written to a temporary folder. Raises ValueError or OSError for
     samples that do not fit.
     """
     cache, limit = options.calibration_cache, options.memory_limit
@@ -82,8 +82,8 @@ def open_data(options: SampleOptions, source: Source, events: Events) -> Iterato
         report_litter(events, samples)
         yield replace(none, source=samples, images=options.images, limit=options.limit)
     else:
-        with open_folder(options, source, events) as found:
-            yield replace(none, source=found.folder)
+        with open_folder(options, source, events) as written:
+            yield replace(none, source=written.folder)
 
 
 @contextmanager
@@ -92,34 +92,35 @@ def open_folder(
 ) -> Iterator[FolderData]:
     """Yield the samples for the inputs of a model as a folder that lasts for the block.
 
-    Samples in memory are written to a temporary one, and so is what an encoder feeds or, if ``unrolls``, the
-    steps of sequences as the model runs them. ``tells``: how images go in. Raises as :func:`open_data`.
+    Samples in memory are written to a temporary folder, and so are samples with outputs of an encoder or, if
+    ``unrolls``, the steps of sequences as the model runs them. ``tells``: whether to report how images are
+    fitted. Raises as :func:`open_data`.
     """
     from transforms.compare import measure_run  # imports take time that small jobs notice
 
     assert options.data is not None, "asked for before"
-    with temporary_folder() as own, temporary_folder() as whole:
+    with temporary_folder() as sample_folder, temporary_folder() as prepared_folder:
         inputs = partial(inputs_of, source)
-        folder = samples_folder(options.data, inputs, own, options.limit, events)
+        folder = samples_folder(options.data, inputs, sample_folder, options.limit, events)
         report_litter(events, folder)
         if options.feeds_from is not None:
             from onnx_narrow.api.fed import fed  # imports take time that small jobs notice
 
-            fed(options, folder, source, whole, events)
+            fed(options, folder, source, prepared_folder, events)
         elif options.sequences and unrolls:
             from onnx_narrow.api.unrolled import unrolled
 
-            unrolled(options, folder, source, whole, events)
+            unrolled(options, folder, source, prepared_folder, events)
         else:
             data = measure_run.Data(folder, options.images, options.run, options.limit)
             if tells:
                 _tell(data, source.load(), events)
-            if callable(options.images.transform):  # other processes have not got it
-                write_samples(data.samples(inputs_of(source)), whole)
-                data = replace(data, folder=whole, images=ImageOptions())
+            if callable(options.images.transform):  # other processes do not have it
+                write_samples(data.samples(inputs_of(source)), prepared_folder)
+                data = replace(data, folder=prepared_folder, images=ImageOptions())
             yield data
             return
-        yield measure_run.Data(whole, ImageOptions(), options.run)
+        yield measure_run.Data(prepared_folder, ImageOptions(), options.run)
 
 
 def inputs_of(source: Source) -> Sequence[ModelInput]:
@@ -128,7 +129,7 @@ def inputs_of(source: Source) -> Sequence[ModelInput]:
 
 
 def _tell(data: FolderData, graph: gs.Graph, events: Events) -> None:
-    """Tell how arrays fit and images go in; what is wrong with samples is said where they are read."""
+    """Report how arrays and images are fitted to inputs; errors in samples are raised where they are read."""
     with suppress(ValueError, OSError):
         inputs = model_inputs(graph)
         next(iter(data.samples(inputs)))
@@ -137,14 +138,14 @@ def _tell(data: FolderData, graph: gs.Graph, events: Events) -> None:
         data.samples(inputs).tell_images(graph, events, data.options)
 
 
-def labels_in(given: Given) -> NDArray[Any] | None:
-    """Return class numbers as an array, read from a file if they are in one; None without any."""
-    labels = given.get("labels")
+def labels_in(keywords: Keywords) -> NDArray[Any] | None:
+    """Return the class numbers as an array, read from a file where a path is given; None without labels."""
+    labels = keywords.get("labels")
     return read_array(labels) if isinstance(labels, Path) else None if labels is None else as_array(labels)
 
 
 def report_litter(events: Events, *folders: object) -> None:
-    """Tell, one line for each folder, what in it is skipped as left there by operating systems."""
+    """Warn, in one line for each folder, of files of operating systems in it that are skipped."""
     for folder in folders:
         names = find_litter(folder) if isinstance(folder, Path) else []
         if names:

@@ -1,4 +1,4 @@
-"""A model run on a folder of samples, its outputs saved as they come."""
+"""Running a model on a folder of samples, saving its outputs one by one."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from transforms.runtime.session import OpenModel
 _Piece = tuple[str, dict[str, np.ndarray] | Iterator[Step]]
 """The name of a sample with its arrays, or of a sequence with its steps."""
 
-_Made = tuple[str, Mapping[str, np.ndarray], float]
+_Computed = tuple[str, Mapping[str, np.ndarray], float]
 """The name of a sample or step, its outputs, and the seconds of the model."""
 
 
 @dataclass(frozen=True)
 class SavedOutputs:
-    """What was run: ``runs`` of the model, all in so many ``seconds``, those of the model in ``computing``.
+    """A finished run: ``runs`` of the model, total ``seconds``, and seconds ``computing`` in the model.
 
-    ``folders``: of each output. ``widened``: nodes of bfloat16 that ran in float32.
+    ``folders``: of each output. ``widened``: bfloat16 nodes that ran in float32.
     """
 
     samples: Samples | Sequences
@@ -51,7 +51,7 @@ def save_outputs(
     """Run a model on each sample of a folder, and save its outputs in the folder ``output``.
 
     ``options``: whether samples are sequences, their states, and which outputs are wanted. Raises ValueError
-    or OSError before the first run for outputs that there are not, or that cannot be saved, and for samples
+    or OSError before the first run for unknown outputs or ones that cannot be saved, and for samples
     that do not fit.
     """
     events.phase("loading")
@@ -65,13 +65,13 @@ def save_outputs(
     start = time.perf_counter()
     progress = events.phase("running", "sequence" if options.sequences else "sample")
     pieces: Iterable[_Piece] = samples
-    made = _outputs(model, each_told(pieces, progress, len(samples)), names, writer, options.generate)
-    runs, computing = _save_all(made, folders)
+    results = _outputs(model, each_told(pieces, progress, len(samples)), names, writer, options.generate)
+    runs, computing = _save_all(results, folders)
     return SavedOutputs(samples, folders, runs, time.perf_counter() - start, computing, model.widened)
 
 
 def _chosen(model: OpenModel, options: SampleOptions) -> Sequence[str]:
-    """Return the outputs that are wanted. Raises ValueError for one that is unknown or cannot be saved."""
+    """Return the outputs to save. Raises ValueError for one that is unknown or cannot be saved."""
     for name in options.output_names:
         refuse_unknown(name, model.outputs, "output")
     names = list(dict.fromkeys(options.output_names)) or ([] if options.generate else model.outputs)
@@ -83,10 +83,10 @@ def _chosen(model: OpenModel, options: SampleOptions) -> Sequence[str]:
 
 def _check_folders(folders: Iterable[Path], names: Sequence[str], data: Path, options: SampleOptions) -> None:
     """Raise for a folder in which results cannot be written, or in which samples lie."""
-    given = options.data
-    of_samples = [data, *([Path(given)] if isinstance(given, str | os.PathLike) else [])]
+    source = options.data
+    sample_folders = [data, *([Path(source)] if isinstance(source, str | os.PathLike) else [])]
     for folder in folders:
-        if folder.exists() and any(folder.samefile(one) for one in of_samples):
+        if folder.exists() and any(folder.samefile(sample_folder) for sample_folder in sample_folders):
             raise ValueError(
                 f"output folder '{folder}' is the folder of samples, which are never overwritten"
             )
@@ -99,29 +99,29 @@ def _outputs(
     names: Sequence[str],
     writer: GreedyWriter | None,
     count: int,
-) -> Iterator[_Made]:
-    """Yield what the model makes of each sample, or of each step of a sequence.
+) -> Iterator[_Computed]:
+    """Yield the outputs of the model for each sample, or for each step of a sequence.
 
     ``writer``: continues samples by ``count`` tokens.
     """
-    for name, one in samples:
+    for name, piece in samples:
         start = time.perf_counter()
-        if isinstance(one, dict):
-            made = model.run(one, names)
+        if isinstance(piece, dict):
+            outputs = model.run(piece, names)
             if writer:
-                made[GENERATED] = writer.write(one, count, name)
-            yield name, made, time.perf_counter() - start
+                outputs[GENERATED] = writer.write(piece, count, name)
+            yield name, outputs, time.perf_counter() - start
             continue
-        for step in one:
+        for step in piece:
             yield step.name, step.outputs, time.perf_counter() - start
             start = time.perf_counter()
 
 
-def _save_all(made: Iterable[_Made], folders: Mapping[str, Path]) -> tuple[int, float]:
-    """Save outputs; return how many runs there were, and the seconds of the model."""
+def _save_all(results: Iterable[_Computed], folders: Mapping[str, Path]) -> tuple[int, float]:
+    """Save outputs; return the number of runs, and the seconds in the model."""
     runs, seconds = 0, 0.0
-    for name, outputs, taken in made:
-        runs, seconds = runs + 1, seconds + taken
+    for name, outputs, elapsed in results:
+        runs, seconds = runs + 1, seconds + elapsed
         for output, folder in folders.items():
             folder.mkdir(parents=True, exist_ok=True)
             write_array(folder / f"{name}.npy", outputs[output])

@@ -1,4 +1,4 @@
-"""A check that each keyword has an effect on the scheme that is followed."""
+"""A check that each keyword has an effect with the scheme."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 import ops
 from onnx_narrow.api.schemes import SchemeWish
 from onnx_narrow.api.usage import named
-from onnx_narrow.options.option import Given, Need
+from onnx_narrow.options.option import Keywords, Need
 from transforms.files.spelling import UsageError, as_option, spelled
 from transforms.plan.quantization_plan import WEIGHTED
 from transforms.scheme import Scheme
@@ -19,40 +19,40 @@ from transforms.scheme.scheme import AUTO, FOUND
 from transforms.scheme.targets import ON_CPU
 
 _STANDARD_BITS = 16
-"""Of the widest integers that ONNX's own operators quantize to."""
+"""Bits of the widest integers that ONNX's own operators quantize to."""
 
 
 def check_effect(
-    scheme: Scheme, wish: SchemeWish, given: Given, needs: Mapping[str, Need] | None = None
+    scheme: Scheme, wish: SchemeWish, keywords: Keywords, needs: Mapping[str, Need] | None = None
 ) -> None:
     """Raise ValueError for a keyword, or a key of ``assignments``, whose need is not met.
 
-    ``needs``: what keywords of one function alone go with in the scheme.
+    ``needs``: what keywords of a single function require of the scheme.
     """
     of_formats = {**_OF_FORMATS, **(needs or {})}
     paths = wish.assigned if wish.assignments else ()
     assigned = {name: path for path in paths for name in (path.partition(".")[0], path)}
 
     def _said(name: str) -> str:
-        return named(name, given[name]) if name in given else as_option("assignments", assigned[name])
+        return named(name, keywords[name]) if name in keywords else as_option("assignments", assigned[name])
 
-    for name in {**assigned, **given}:
+    for name in {**assigned, **keywords}:
         if name in of_formats and not of_formats[name].is_met(scheme):
-            here = ", ".join(fmt.name for fmt in scheme.named_formats) or "float32"
-            raise ValueError(f"{_said(name)} requires {of_formats[name]}; the formats here are {here}")
-        if name in _OF_WORK and not _OF_WORK[name].is_met(given):
+            formats = ", ".join(fmt.name for fmt in scheme.named_formats) or "float32"
+            raise ValueError(f"{_said(name)} requires {of_formats[name]}; the formats here are {formats}")
+        if name in _OF_WORK and not _OF_WORK[name].is_met(keywords):
             raise ValueError(f"{_said(name)} requires {_OF_WORK[name]}")
 
 
-def refuse_beside(scheme: Scheme, given: Given) -> None:
+def refuse_beside(scheme: Scheme, keywords: Keywords) -> None:
     """Raise UsageError or ValueError for keywords and tables of the scheme that do not go together."""
-    if "fast" in given and "data" not in given and not scheme.is_dynamic:
+    if "fast" in keywords and "data" not in keywords and not scheme.is_dynamic:
         raise UsageError(spelled("{fast} requires {data}, or products that round activations at run time"))
     tables = [key for key in ("finetune", MIXING) if getattr(scheme, key) is not None]
-    goals = [spelled(f"{{{name}}}") for name in ("min_sqnr", "top1") if name in given]
+    goals = [spelled(f"{{{name}}}") for name in ("min_sqnr", "top1") if name in keywords]
     if goals and tables:
         raise ValueError(f"{goals[0]} cannot be combined with the table [{tables[0]}] of the scheme")
-    if scheme.finetune and "data" not in given:
+    if scheme.finetune and "data" not in keywords:
         words = f"fine-tuning ({scheme.finetune.algorithm}) needs samples"
         raise ValueError(f"{words}: {spelled('give {data:DIR}')}")
 
@@ -75,8 +75,11 @@ def _of_activations(scheme: Scheme) -> Iterator[ops.Format]:
 
 def _has_own_operators(scheme: Scheme) -> bool:
     biases = [scheme.bias, *(rule.bias for rule in scheme.layers.values())]
-    others = [scheme.other_format, *(scheme.format(name) for name in biases if name not in (None, AUTO))]
-    formats = [*scheme.named_formats, *(fmt for fmt in others if fmt is not None)]
+    other_formats = [
+        scheme.other_format,
+        *(scheme.format(name) for name in biases if name not in (None, AUTO)),
+    ]
+    formats = [*scheme.named_formats, *(fmt for fmt in other_formats if fmt is not None)]
     as_cast = scheme.bfloat16_as == "cast"
     return any(
         fmt.bits > _STANDARD_BITS if fmt.is_integer else not (as_cast and fmt.name == "bfloat16")
@@ -106,7 +109,7 @@ CALIBRATION = Need(
     _ACTIVATIONS.words,
     lambda scheme: _measures(scheme) or (_has_integers(scheme) and scheme.weight_method == WEIGHTED),
 )
-"""What options of a calibration go with."""
+"""The requirement of options of a calibration."""
 
 UNMIXED = Need("a scheme without mixed precision", lambda scheme: scheme.auto_mixed_precision is None)
 BLOCKS = Need(
@@ -144,13 +147,13 @@ _OF_FORMATS: Mapping[str, Need] = {
     ),
     "domain": Need("formats for which ONNX has no operators", _has_own_operators),
 }
-"""What keys of a scheme, and keywords, go with in the scheme."""
+"""What keys of a scheme, and keywords, require of the formats in the scheme."""
 
-_SAMPLES = Need("{data}", lambda given: "data" in given or "random_data" in given)
-_MODEL = Need("{output}", lambda given: "analyze_only" not in given)
+_SAMPLES = Need("{data}", lambda keywords: "data" in keywords or "random_data" in keywords)
+_MODEL = Need("{output}", lambda keywords: "analyze_only" not in keywords)
 _OF_WORK: Mapping[str, Need] = {
     f"{MIXING}.output_index": _SAMPLES,
     **{f"{MIXING}.{key}": _MODEL for key in BUDGETS},
     "finetune": _MODEL,
 }
-"""What keys of ``assignments`` go with among keywords."""
+"""What keys of ``assignments`` require of the keywords."""

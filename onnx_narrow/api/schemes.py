@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from onnx_narrow.api.usage import named
 from onnx_narrow.options.kinds import listed
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from transforms.files.named_file import parse_toml
 from transforms.files.spelling import as_option, spelled
 from transforms.pipelines.options import FORMS
@@ -24,7 +24,7 @@ from transforms.scheme.sources import scheme_from_keys
 from transforms.scheme.targets import target
 
 FORMAT_KEYS = frozenset({"activation", "weight"})
-"""Keys that a scheme without a preset begins with."""
+"""Keys that a scheme without a preset has to give."""
 
 _TARGETS = frozenset(TARGETS)
 _ALTERNATIVES = (
@@ -33,7 +33,7 @@ _ALTERNATIVES = (
     ({"target"}, {"activation_target", "weight_target"}),
     *(({*BUDGETS} - {key}, {key}) for key in BUDGETS),
 )
-"""Keys of the table that a keyword for another key takes the place of, too: only one of them may be given."""
+"""Pairs: keys of the table that are removed when a keyword gives one of the other keys."""
 
 Config: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | Scheme
 """A preset such as ``"A8W8"``, the path of a scheme in TOML, a scheme, or a mapping of its keys.
@@ -47,7 +47,7 @@ Assignments: TypeAlias = Mapping[str, Any] | Sequence[str] | str
 
 @dataclass(frozen=True)
 class SchemeWish:
-    """What a caller says of the scheme.
+    """The scheme that a caller asks for.
 
     ``config``: a preset, a path or a scheme, None for that of the ``deployment`` target, which is empty for
     none, or for the formats in ``assignments``; ``keys``: values of keys that have keywords of their own;
@@ -62,14 +62,16 @@ class SchemeWish:
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Given, config: Config | None, deployment: str, keys: Mapping[str, Any]) -> SchemeWish:
-        """Return what keywords say of it beside the first three."""
-        more = {name: given[name] for name in ("assignments", "opset", "input_shapes") if name in given}
+    def of(
+        cls, keywords: Keywords, config: Config | None, deployment: str, keys: Mapping[str, Any]
+    ) -> SchemeWish:
+        """Return the wish of the keywords; the other three fields differ between functions."""
+        more = {name: keywords[name] for name in ("assignments", "opset", "input_shapes") if name in keywords}
         return cls(config, deployment, keys, **more)
 
     @property
     def name(self) -> str:
-        """What is recorded of it: a preset, the name of a file without its folder, or that it is a scheme."""
+        """Its name in metadata: a preset, the name of a file without its folder, or ``scheme``."""
         if isinstance(self.config, Scheme | Mapping):
             return "scheme"
         return "" if self.config is None else Path(self.config).name
@@ -79,13 +81,12 @@ class SchemeWish:
         """The keys of ``assignments``, those of tables as TABLE.KEY."""
         return [key.replace(" ", "") for key, _ in _pairs(self.assignments)]
 
-    def recorded(self, given: Given) -> dict[str, object]:
-        """Return what is recorded of keywords, from which reports make a command like the call.
+    def recorded(self, keywords: Keywords) -> dict[str, object]:
+        """Return the record of the keywords, from which reports reconstruct the call as a command.
 
-        That is the name of the scheme; keys of the scheme that were assigned; and keywords that are no such
-        keys.
+        That is the name of the scheme; keys of the scheme that were assigned; and other keywords.
         """
-        form: dict[str, object] = {name: given[name] for name in FORMS if name in given}
+        form: dict[str, object] = {name: keywords[name] for name in FORMS if name in keywords}
         texts = _texts(self.assignments) if self.assignments else ()
         if keys := [text for text in texts if text.partition(".")[0] != MIXING]:
             form["set"] = keys
@@ -136,7 +137,7 @@ def quantization_scheme(wish: SchemeWish, events: Events) -> Scheme:
 
 
 def mixing_scheme(wish: SchemeWish, events: Events) -> Scheme:
-    """Return the same with changes to the table of automatic mixed precision, which there must be."""
+    """Return the scheme with changes to its table of automatic mixed precision, which has to exist."""
     scheme = wish.read()
     assigned = _assigned(wish, scheme, apart=(MIXING,))
     tables = assigned.pop(MIXING, {})
@@ -144,8 +145,8 @@ def mixing_scheme(wish: SchemeWish, events: Events) -> Scheme:
     _refuse_twice(tables, changes, f"{MIXING}.")
     replaced = set().union(*(old for old, new in _ALTERNATIVES if new & changes.keys()))
     before = scheme.auto_mixed_precision.said if scheme.auto_mixed_precision else {}
-    kept = {key: value for key, value in before.items() if key not in replaced}
-    table = {**kept, **tables, **changes}
+    remaining = {key: value for key, value in before.items() if key not in replaced}
+    table = {**remaining, **tables, **changes}
     if not table:
         raise ValueError(f"'{wish.name}' has no table [{MIXING}]: give {spelled('{target:FORMAT}')}")
     return _fitted(scheme.with_(**assigned, **{MIXING: table}), wish, events)
@@ -159,7 +160,7 @@ def _refuse_twice(assigned: Mapping[str, Any], changes: Mapping[str, Any], table
 
 
 def _fitted(scheme: Scheme, wish: SchemeWish, events: Events) -> Scheme:
-    """Return the scheme held to the rules of a target, if there is one, and warn of what that changed."""
+    """Return the scheme adapted to the rules of its target, if it has one, and warn of each change."""
     if not wish.deployment:
         return scheme
     fitted, lines = adapted(scheme, target(wish.deployment))
@@ -175,9 +176,9 @@ def _assigned(wish: SchemeWish, scheme: Scheme, *, apart: Sequence[str] = ()) ->
     """
     values: dict[str, Any] = {}
     for key, value in _pairs(wish.assignments):
-        for name, given in _nested(key, value).items():
+        for name, assigned in _nested(key, value).items():
             before = values.get(name, None if name in apart else getattr(scheme, name, None))
-            values[name] = _added(before, given)
+            values[name] = _added(before, assigned)
     return values
 
 
@@ -217,7 +218,7 @@ def _value(text: str) -> Any:
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:
-    """Return the table that ``TABLE.KEY`` and a value stand for; a quoted part may have dots in it."""
+    """Return the nested table for ``TABLE.KEY`` and a value; a quoted part may contain dots."""
     try:
         empty = parse_toml(f"{key} = 0")
     except ValueError:
@@ -234,10 +235,10 @@ def _filled(table: dict[str, Any], value: Any) -> dict[str, Any]:
     return {name: _filled(inner, value) if isinstance(inner, dict) else value}
 
 
-def _added(before: Any, given: Any) -> Any:
-    """Return a table with what is given for some of its keys, and of the tables in it; else what is given."""
+def _added(before: Any, assigned: Any) -> Any:
+    """Return a table updated recursively with the assigned keys; other values are replaced."""
     if isinstance(before, SchemeTable):
         before = before.said
-    if not (isinstance(before, Mapping) and isinstance(given, dict)):
-        return given
-    return {**before, **{key: _added(before.get(key), value) for key, value in given.items()}}
+    if not (isinstance(before, Mapping) and isinstance(assigned, dict)):
+        return assigned
+    return {**before, **{key: _added(before.get(key), value) for key, value in assigned.items()}}

@@ -36,21 +36,21 @@ Data: TypeAlias = AnyPath | Reader | Iterable[Any] | Callable[[], Iterable[Any]]
 file; a reader with ``get_next``; an iterable or a sequence; or a callable that makes one.
 
 The last ones give dicts of arrays by input name, arrays for a model with one input, or tuples in the order
-of the inputs; labels behind them are left out. Arrays are NumPy's, or tensors that become such; they are cast
-to the type of the input where each number keeps its value, and get a batch of one if they have none. A sample
-may be a path (a pathlib.Path, as strings are arrays) of a file as in a folder. As many are read as the length
-says, or ``limit``; what has neither has to end within 100,000. They are read once, and kept in memory; those
-that take more than ``memory_limit``, or 1 GiB, in files without a name in the temporary folder.
+of the inputs; labels after them are left out. Arrays are NumPy's, or tensors that convert to such; they are
+cast to the type of the input where each number keeps its value, and get a batch of one if they have none. A
+sample may be a path (a pathlib.Path, as strings are arrays) of a file as in a folder. The length or ``limit``
+says how many are read; without either they have to end within 100,000. They are read once, and kept in
+memory; those beyond ``memory_limit``, or 1 GiB, in unnamed files in the temporary folder.
 """
 
 Sample: TypeAlias = dict[str, np.ndarray] | tuple[np.ndarray, ...] | Path
 
 IN_MEMORY = 1 << 30
-"""Bytes of samples that stay in memory unless ``memory_limit`` says otherwise."""
+"""Bytes of samples that are kept in memory without a ``memory_limit``."""
 
 
 def source_of(model: Model) -> Source:
-    """Return the source of a model; TypeError for what is none."""
+    """Return the source of a model; TypeError for anything else."""
     if isinstance(model, Result):
         return Source(model.path or model.model)
     if isinstance(model, str | os.PathLike):
@@ -79,7 +79,7 @@ def samples_of(
     if isinstance(data, str | os.PathLike):
         return Path(data)
     in_memory = IN_MEMORY if memory_limit is None else memory_limit
-    kept, room, taken = KeptArrays(in_memory), Room(Path(tempfile.gettempdir())), 0
+    store, room, total = KeptArrays(in_memory), Room(Path(tempfile.gettempdir())), 0
     samples: list[Sample] = []
     for sample in each_sample(data, limit):
         if isinstance(sample, os.PathLike):
@@ -87,14 +87,14 @@ def samples_of(
             continue
         arrays = arrays_of(sample)
         by_key: dict[Any, np.ndarray] = arrays if isinstance(arrays, dict) else dict(enumerate(arrays))
-        if not isinstance(data, Sequence):  # what makes samples may fill the same array again
+        if not isinstance(data, Sequence):  # an iterator may reuse the same array
             by_key = {key: array.copy() for key, array in by_key.items()}
         size = sum(array.nbytes for array in by_key.values())
-        taken += size
-        if taken > in_memory:
+        total += size
+        if total > in_memory:
             room.take(size)
-        held = kept.keep(by_key)
-        samples.append(held if isinstance(arrays, dict) else tuple(held.values()))
+        stored = store.keep(by_key)
+        samples.append(stored if isinstance(arrays, dict) else tuple(stored.values()))
     return samples
 
 
@@ -107,20 +107,23 @@ def samples_folder(
 ) -> Path:
     """Return the folder of samples: their own, or one with a file for each, as sequences are read from.
 
-    ``inputs``: those of the model, into whose form arrays are brought. ``events``: told so. Raises as
+    ``inputs``: those of the model, to which arrays are fitted. ``events``: told how. Raises as
     :func:`samples_of`, and ValueError for a sample without an input.
     """
     data = _told(data, events)
     if isinstance(data, str | os.PathLike):
         return Path(data)
-    wanted, fitting = inputs(), Fitting()
+    model_inputs, fitting = inputs(), Fitting()
 
     def _feeds(samples: Iterable[Any]) -> Iterator[tuple[str, Feed]]:
         for number, sample in enumerate(samples):
             if isinstance(sample, os.PathLike):
                 _link(sample_file(Path(sample), number, steps=True), folder, number)
             else:
-                yield f"{number:06d}", fitting.of(by_name(arrays_of(sample), wanted, number), wanted)
+                yield (
+                    f"{number:06d}",
+                    fitting.of(by_name(arrays_of(sample), model_inputs, number), model_inputs),
+                )
 
     write_samples(_feeds(each_sample(data, limit)), folder)
     for line in fitting.lines():
@@ -139,14 +142,14 @@ def write_samples(samples: Iterable[tuple[str, Feed]], folder: Path) -> int:
 
 
 def _told(data: Data, events: Events) -> Data:
-    found: Data = stacked(data)
-    if isinstance(found, Stacked):
-        events.note(found.line)
-    return found
+    samples: Data = stacked(data)
+    if isinstance(samples, Stacked):
+        events.note(samples.line)
+    return samples
 
 
 def _link(file: Path, folder: Path, number: int) -> None:
-    """Let a sample that lies in a file, or is a folder of steps, appear in a folder."""
+    """Link a sample, a file or a folder of steps, into a folder."""
     place = folder / f"{number:06d}{file.suffix}"
     try:
         place.symlink_to(file.resolve())

@@ -1,4 +1,4 @@
-"""What a function of the API tells its caller: progress as it goes, lines and warnings with the result."""
+"""What a function of the API reports to its caller: progress, and lines and warnings with the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Watcher(Protocol):
 
 
 class Told(Events):
-    """Collects the lines and warnings of a job, and passes on all that it tells."""
+    """Collects the lines and warnings of a job, and passes all events on."""
 
     def __init__(self, progress: Watcher | Events | None) -> None:
         """Pass it on to a watcher or to other events; without any, bars show the phases.
@@ -41,7 +41,7 @@ class Told(Events):
         self._events.__exit__(kind, error, trace)
 
     def expect(self, *phases: str) -> None:
-        """Take the names of the phases to come, in order; empty ones are none."""
+        """Take the names of the coming phases, in order; empty names are skipped."""
         self._events.expect(*filter(None, phases))
 
     def phase(self, name: str, unit: str = "") -> Progress:
@@ -54,7 +54,7 @@ class Told(Events):
         self._events.note(line)
 
     def warn(self, line: str) -> None:
-        """Take a line on something that may surprise."""
+        """Take a warning."""
         self.warnings.append(line)
         self._events.warn(line)
 
@@ -67,7 +67,7 @@ class Told(Events):
 
 
 def _shown(watcher: Watcher | None) -> Events:
-    """Return what shows the phases: bars where nobody watches."""
+    """Return the events that show the phases: progress bars without a watcher."""
     if watcher is not None:
         return _Watched(watcher)
     from onnx_narrow.api.bars import Bars  # imports take time that small jobs notice
@@ -80,7 +80,7 @@ class _Watched(Events):
         self._watcher, self._now = watcher, ""
 
     def phase(self, name: str, unit: str = "") -> Progress:
-        """Tell that a phase begins, unless it goes on, and return what tells of its pieces."""
+        """Report the start of a phase, unless it continues, and return its progress callback."""
         if name != self._now:
             self._now = name
             self._watcher(name, 0, None)

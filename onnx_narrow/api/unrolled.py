@@ -23,10 +23,10 @@ def unrolled(options: SampleOptions, data: Path, source: Source, folder: Path, e
 
     States are those of the float model. Raises ValueError or OSError for sequences that do not fit it.
     """
-    found = sequences_of(options, data, source, source.open(options.run))
-    sequences = each_told(found, events.phase("unrolling", "sequence"), len(found))
-    count = write_samples(((step.name, step.feed) for _, steps in sequences for step in steps), folder)
-    events.note(steps_line(found, count))
+    sequences = sequences_of(options, data, source, source.open(options.run))
+    progressing = each_told(sequences, events.phase("unrolling", "sequence"), len(sequences))
+    count = write_samples(((step.name, step.feed) for _, steps in progressing for step in steps), folder)
+    events.note(steps_line(sequences, count))
 
 
 def sequences_of(options: SampleOptions, data: Path, source: Source, model: OpenModel) -> Sequences:
@@ -34,10 +34,14 @@ def sequences_of(options: SampleOptions, data: Path, source: Source, model: Open
     return Sequences(model, source.load(), data, options.images, options.limit, options.states)
 
 
-def steps_line(found: Sequences, steps: int) -> str:
-    """Return the line on sequences that were run: how long they are, and what was fed back."""
-    pairs = [f"{back} to {fed}" for fed, back in found.states.items()]
+def steps_line(sequences: Sequences, steps: int) -> str:
+    """Return the line on the sequences that were run: their length, and the states that were fed back."""
+    pairs = [f"{back} to {fed}" for fed, back in sequences.states.items()]
     more = f" and {len(pairs) - _SHOWN} more" if len(pairs) > _SHOWN else ""
-    sequences = counted(len(found), "sequence")
-    kept = f"; not fed back, as the samples hold it: {some_names([*found.unfed])}" if found.unfed else ""
-    return f"Ran {sequences} of {counted(steps, 'step')}, fed back: {', '.join(pairs[:_SHOWN])}{more}{kept}"
+    count = counted(len(sequences), "sequence")
+    not_fed_back = (
+        f"; not fed back, as the samples hold it: {some_names([*sequences.unfed])}" if sequences.unfed else ""
+    )
+    return (
+        f"Ran {count} of {counted(steps, 'step')}, fed back: {', '.join(pairs[:_SHOWN])}{more}{not_fed_back}"
+    )

@@ -1,4 +1,4 @@
-"""Keywords of a call: each of a legal kind, and none without what it goes with."""
+"""Keywords of a call: each has a legal value, and its requirements are met."""
 
 from __future__ import annotations
 
@@ -8,73 +8,75 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from onnx_narrow.options import APART, WRITTEN, keywords
-from onnx_narrow.options.option import Given
+from onnx_narrow import options
+from onnx_narrow.options.option import Keywords
 from transforms.files.output_file import check_writable
 from transforms.files.spelling import UsageError, as_option, spelled
 
 
-def checked(job: str, values: Given) -> dict[str, Any]:
-    """Return the keywords of a call of a function whose values are not their defaults, in their one form.
+def checked(job: str, values: Keywords) -> dict[str, Any]:
+    """Return the keywords of a call that differ from their defaults, converted to their canonical form.
 
     Raises TypeError or ValueError for a value of another kind, UsageError for a keyword without effect and
     for two that do not go together.
     """
-    rows = keywords(job)
-    given = {name: values[name] for name, row in rows.items() if not _is_same(values[name], row.kind.default)}
-    for name, value in given.items():
+    rows = options.keywords(job)
+    keywords = {
+        name: values[name] for name, row in rows.items() if not _is_same(values[name], row.kind.default)
+    }
+    for name, value in keywords.items():
         rows[name].kind.check(name, value)
-    for name, value in given.items():
+    for name, value in keywords.items():
         for need in rows[name].needs_in(job):
-            if not need.is_met(given):
+            if not need.is_met(keywords):
                 raise UsageError(f"{named(name, value)} requires {need}")
-    for names, words in APART:
-        if len(pair := [name for name in names if name in given]) > 1:
+    for names, words in options.APART:
+        if len(pair := [name for name in names if name in keywords]) > 1:
             raise UsageError(spelled(words.format(*pair)))
-    _refuse_own_workers(given)
-    refuse_same_file(given, *WRITTEN)
-    return {name: rows[name].kind.form(value) for name, value in given.items()}
+    _refuse_own_workers(keywords)
+    refuse_same_file(keywords, *options.WRITTEN)
+    return {name: rows[name].kind.form(value) for name, value in keywords.items()}
 
 
 def named(name: str, value: object) -> str:
-    """Return a keyword as the caller's door spells it; one that is switched off with its value."""
+    """Return a keyword as the caller spells it, in Python or as an option; a False one with its value."""
     return as_option(name, "False" if value is False else "")
 
 
-def refuse_same_file(given: Given, *names: str) -> None:
+def refuse_same_file(keywords: Keywords, *names: str) -> None:
     """Raise UsageError for the first two of some keywords that name the same file."""
-    taken: dict[str, str] = {}
+    name_by_path: dict[str, str] = {}
     for name in names:
-        path = given.get(name)
+        path = keywords.get(name)
         if not isinstance(path, str | os.PathLike):
             continue
-        other = taken.setdefault(os.path.realpath(path), name)
-        if other != name:
-            pair = spelled(f"{{{other}}} and {{{name}}}")
+        earlier = name_by_path.setdefault(os.path.realpath(path), name)
+        if earlier != name:
+            pair = spelled(f"{{{earlier}}} and {{{name}}}")
             raise UsageError(f"{pair} are the same file, '{os.fspath(path)}'")
 
 
-def _refuse_own_workers(given: Given) -> None:
-    """Raise UsageError for a number of processes beside a cluster that is there already."""
-    if given.get("dask") not in (None, "local") and "jobs" in given:
-        words = f"the cluster at '{given['dask']}' has its own workers"
+def _refuse_own_workers(keywords: Keywords) -> None:
+    """Raise UsageError for a number of processes together with a running cluster."""
+    if keywords.get("dask") not in (None, "local") and "jobs" in keywords:
+        words = f"the cluster at '{keywords['dask']}' has its own workers"
         raise UsageError(spelled("{jobs} requires {dask:local}: ") + words)
 
 
-def fields_in(kind: type[Any], given: Given) -> dict[str, Any]:
+def fields_in(kind: type[Any], keywords: Keywords) -> dict[str, Any]:
     """Return the keywords that are fields of a dataclass."""
-    return {field.name: given[field.name] for field in fields(kind) if field.name in given}
+    return {field.name: keywords[field.name] for field in fields(kind) if field.name in keywords}
 
 
-def files_in(given: Given, *names: str, inputs: Sequence[object] = ()) -> dict[str, Path]:
+def files_in(keywords: Keywords, *names: str, inputs: Sequence[object] = ()) -> dict[str, Path]:
     """Return the files that keywords name, after a check that they can be written.
 
-    ``inputs``: what is read; paths are never overwritten. Raises ValueError or OSError.
+    ``inputs``: paths that are read, which are never overwritten. Raises ValueError or OSError.
     """
-    files: dict[str, Path] = {name: given[name] for name in names if name in given}
+    files: dict[str, Path] = {name: keywords[name] for name in names if name in keywords}
     for file in files.values():
         read = [path for path in inputs if isinstance(path, Path)]
-        check_writable(file, force=given.get("force", False), inputs=read)
+        check_writable(file, force=keywords.get("force", False), inputs=read)
     return files
 
 

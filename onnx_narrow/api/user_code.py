@@ -1,4 +1,4 @@
-"""Code that a scheme names: announced before it runs, and run from elsewhere only if the user allows it."""
+"""Code that a scheme names: announced before it runs; outside the scheme's folder it needs permission."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _KEY = "evaluate"
 
 
 def check_code(scheme: Scheme, wish: SchemeWish, events: Events, *, allow_code: bool) -> None:
-    """Tell which file the scheme of a file runs; return silently if it runs none.
+    """Announce the file that a scheme from a file runs; return silently if it runs none.
 
-    What a keyword names is the caller's own word and needs no other. Raises ValueError for a file outside the
-    scheme's folder, links resolved, without ``allow_code``, and for that keyword without effect.
+    Code that a keyword names is the caller's own choice. Raises ValueError for a file outside the
+    scheme's folder, links resolved, without ``allow_code``, and where ``allow_code`` has no effect.
     """
     place = _place(scheme)
     if not place or _is_own_word(place, wish):

@@ -1,4 +1,4 @@
-"""What a job is told beside its scheme and samples, by the keywords of any function that writes a model."""
+"""The options of a job other than its scheme and samples, from the keywords of a function."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnx_narrow.api.usage import fields_in
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from transforms.pipelines.options import Options
 from transforms.runtime.session import RunOptions
 from transforms.search.target import LOST_TOP1, Target
@@ -16,46 +16,46 @@ if TYPE_CHECKING:
     from transforms.search.gate import Gate
 
 
-def options_of(given: Given, **more: Any) -> Options:
+def options_of(keywords: Keywords, **more: Any) -> Options:
     """Return the options of a job, and ``more``; OSError if the folder of ``resume`` cannot be made."""
-    embeddings = given.get("embeddings", "")
+    embeddings = keywords.get("embeddings", "")
     special = {
-        "run": run_of(given),
-        "goal": _goal(given),
-        "times": given.get("time", True),
+        "run": run_of(keywords),
+        "goal": _goal(keywords),
+        "times": keywords.get("time", True),
         "embeddings": embeddings.replace("float", ""),
         "stores_tied": embeddings != "float",
-        "may_compare": "fast" not in given,
-        "external_data": given.get("save_as_external_data", False),
-        "finished": _finished(given["resume"]) if "resume" in given else None,
+        "may_compare": "fast" not in keywords,
+        "external_data": keywords.get("save_as_external_data", False),
+        "finished": _finished(keywords["resume"]) if "resume" in keywords else None,
     }
-    return Options(**{**fields_in(Options, given), **special, **more})
+    return Options(**{**fields_in(Options, keywords), **special, **more})
 
 
-def run_of(given: Given) -> RunOptions:
+def run_of(keywords: Keywords) -> RunOptions:
     """Return how models run."""
-    return RunOptions(given.get("provider") or "cpu", given.get("threads") or 0)
+    return RunOptions(keywords.get("provider") or "cpu", keywords.get("threads") or 0)
 
 
-def _goal(given: Given) -> Target | None:
-    """Return what the outputs have to reach; ValueError for a metric that will not do."""
-    if "min_sqnr" in given:
-        return Target("sqnr", given["min_sqnr"])
-    return Target(LOST_TOP1, given["top1"]) if "top1" in given else gate_in(given)
+def _goal(keywords: Keywords) -> Target | None:
+    """Return the goal that the outputs have to reach; ValueError for an unsuitable metric."""
+    if "min_sqnr" in keywords:
+        return Target("sqnr", keywords["min_sqnr"])
+    return Target(LOST_TOP1, keywords["top1"]) if "top1" in keywords else gate_in(keywords)
 
 
-def gate_in(given: Given) -> Gate | None:
+def gate_in(keywords: Keywords) -> Gate | None:
     """Return the gate that keywords ask for, if any; a file that the metric names is executed.
 
-    Raises ValueError for a metric that will not do. A metric without a bound is one that anything passes.
+    Raises ValueError for an unsuitable metric. Every model passes a metric without a bound.
     """
-    if "metric" not in given:
+    if "metric" not in keywords:
         return None
     from transforms.search import named_metrics  # imports take time that small jobs notice
 
-    if given.keys().isdisjoint(("min_metric", "max_loss")):
-        return named_metrics.plain_gate(given["metric"])
-    return named_metrics.gate_of(given["metric"], given.get("min_metric"), given.get("max_loss"))
+    if keywords.keys().isdisjoint(("min_metric", "max_loss")):
+        return named_metrics.plain_gate(keywords["metric"])
+    return named_metrics.gate_of(keywords["metric"], keywords.get("min_metric"), keywords.get("max_loss"))
 
 
 def _finished(folder: Path) -> FinishedLayers:

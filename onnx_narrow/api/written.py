@@ -1,4 +1,4 @@
-"""Writing the model of a call: to its file, or into memory where none is asked for."""
+"""Writing the model of a call: to its file, or to memory without one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from onnx_narrow.summaries.words import Sizes
 from transforms import model_io
 from transforms.files.output_file import refuse_other_ending, total_bytes
@@ -21,8 +21,8 @@ from transforms.pipelines.source import Source
 def checked_path(path: AnyPath, source: Path | None = None, **how: bool) -> Path:
     """Return the path of a model to write, before any work.
 
-    Raises as :func:`transforms.model_io.check_output` does, which takes the same, ValueError also for a file
-    of another ending than .onnx.
+    Raises as :func:`transforms.model_io.check_output` does, which takes the same arguments, and ValueError
+    for a file that does not end in .onnx.
     """
     checked = model_io.check_output(path, source, **how)
     refuse_other_ending(checked, "an ONNX model", ".onnx")
@@ -33,7 +33,7 @@ def checked_path(path: AnyPath, source: Path | None = None, **how: bool) -> Path
 class Output:
     """Where a model goes: a file, or memory (None); ``force``: an existing file is replaced.
 
-    ``source``: the model beside which its size is told.
+    ``source``: the model whose size it is compared with.
     """
 
     source: Source
@@ -43,15 +43,18 @@ class Output:
     functions: bool = True
 
     @classmethod
-    def checked(cls, given: Given, *sources: Source) -> Output:
-        """Return the output of a call by its keywords; its size is told beside that of the first source.
+    def checked(cls, keywords: Keywords, *sources: Source) -> Output:
+        """Return the output of a call by its keywords; its size is compared with that of the first source.
 
         Raises as :func:`checked_path` does.
         """
-        how = {"force": given.get("force", False), "external_data": given.get("save_as_external_data", False)}
-        for source in sources if "output" in given else ():
-            checked_path(given["output"], source.path, **how)
-        return cls(sources[0], given.get("output"), functions=given.get("functions", True), **how)
+        how = {
+            "force": keywords.get("force", False),
+            "external_data": keywords.get("save_as_external_data", False),
+        }
+        for source in sources if "output" in keywords else ():
+            checked_path(keywords["output"], source.path, **how)
+        return cls(sources[0], keywords.get("output"), functions=keywords.get("functions", True), **how)
 
     def write(
         self, graph: gs.Graph, metadata: Mapping[str, str], exported: model_io.Exported | None

@@ -1,4 +1,4 @@
-"""How well number formats keep numbers, drawn."""
+"""A plot of the accuracy of number formats."""
 
 from __future__ import annotations
 

@@ -27,5 +27,5 @@ def plots(drawn: Sequence[str]) -> str:
 
 
 def details(summary: str, content: str) -> str:
-    """Return what is shown when its summary is clicked."""
+    """Return a section that opens when its summary is clicked."""
     return f"<details><summary>{summary}</summary>{content}</details>"

@@ -49,7 +49,7 @@ _LAYER_COLUMNS = (
 
 
 def page(comparison: ModelComparison, lead: str = "", target: float | None = None) -> str:
-    """Return the whole page; ``lead``: its first section; ``target``: SQNR in dB that tiles are held to."""
+    """Return the whole page; ``lead``: its first section; ``target``: SQNR in dB that marks its tiles."""
     names = [escape(model.name) for model in comparison.models]
     body = "".join(
         [
@@ -126,7 +126,7 @@ def _models(comparison: ModelComparison) -> str:
 
 
 def _record(comparison: ModelComparison) -> str:
-    """Return what was tried when the quantized model was made; nothing if its file does not say."""
+    """Return the record of what was tried when the quantized model was made; nothing without one."""
     lines = _items(escape(line) for line in comparison.models[1].record)
     return lines and f"<h3>What outputs on samples decided</h3>{lines}"
 
@@ -155,8 +155,8 @@ def _results(comparison: ModelComparison) -> str:
     left_out = [f"ssim left out: {reason}" for reason in filter(None, reasons)][:1]
     lines = (*unequal_lines(comparison.results), *view_lines(comparison.view), *left_out)
     notes += "".join(f"<p>{escape(line)}.</p>" for line in lines)
-    what = "<p>Mean over the samples, and below it the worst of them.</p>"
-    return section("End to end", what, figures, notes)
+    intro = "<p>Mean over the samples, and below it the worst of them.</p>"
+    return section("End to end", intro, figures, notes)
 
 
 def _layers(comparison: ModelComparison, kind: str) -> str:
@@ -172,40 +172,42 @@ def _layers(comparison: ModelComparison, kind: str) -> str:
     identical = sum(layer.total.sqnr() == math.inf for layer in layers)
     above = f" {identical} of {len(layers)} are identical and lie on the upper edge." if identical else ""
     worst = _layer_table(ranked[:_WORST_ROWS], comparison.layers)
-    what = f"<p>{_KINDS[kind]}{above}</p>"
-    return section(kind, what, plots(drawn), "<h3>Lowest SQNR, samples pooled</h3>", worst)
+    intro = f"<p>{_KINDS[kind]}{above}</p>"
+    return section(kind, intro, plots(drawn), "<h3>Lowest SQNR, samples pooled</h3>", worst)
 
 
 def _dots(layers: Sequence[LayerStatistics], kind: str) -> list[Point]:
     points = []
-    for i, one in enumerate(layers, 1):
-        name = one.match.name
-        if one.own.count and kind == "Activations":
-            points.append(Point(i, one.own.sqnr(), f"{name}: own rounding {one.own.sqnr():.1f} dB", "ring"))
-        if one.total.non_finite:
-            points.append(Point(i, -math.inf, f"{name}: {one.total.non_finite} NaN or infinite", "bad"))
+    for i, layer in enumerate(layers, 1):
+        name = layer.match.name
+        if layer.own.count and kind == "Activations":
+            points.append(
+                Point(i, layer.own.sqnr(), f"{name}: own rounding {layer.own.sqnr():.1f} dB", "ring")
+            )
+        if layer.total.non_finite:
+            points.append(Point(i, -math.inf, f"{name}: {layer.total.non_finite} NaN or infinite", "bad"))
         else:
-            points.append(Point(i, one.total.sqnr(), f"{name}: {one.total.sqnr():.1f} dB", "dot"))
+            points.append(Point(i, layer.total.sqnr(), f"{name}: {layer.total.sqnr():.1f} dB", "dot"))
     return points
 
 
 def _histograms(comparison: ModelComparison) -> str:
-    parts = [
-        _histogram(one, counts)
-        for one, counts in zip(comparison.worst, comparison.histograms, strict=True)
+    histograms = [
+        _histogram(layer, counts)
+        for layer, counts in zip(comparison.worst, comparison.histograms, strict=True)
         if counts.original.any()
     ]
-    return section("The worst tensors and their grids", _HISTOGRAMS, *parts) if parts else ""
+    return section("The worst tensors and their grids", _HISTOGRAMS, *histograms) if histograms else ""
 
 
-def _histogram(one: LayerStatistics, counts: GridHistogram) -> str:
-    name = one.match.name
+def _histogram(layer: LayerStatistics, counts: GridHistogram) -> str:
+    name = layer.match.name
     edges, before, after = (array.tolist() for array in (counts.edges, counts.original, counts.rounded))
     drawn = [histogram(edges, before, after, "value", f"values of {name}")]
     if counts.zoom_edges is not None and counts.zoom_grid:
         near = counts.zoom_edges.tolist(), counts.zoom_original.tolist()
         drawn.append(grid_plot(*near, counts.zoom_grid, "value", f"grid of {name}"))
-    facts = f"{_kind_of(one)} of {one.match.op}, {one.match.format}, {figure(one.total.sqnr())} dB"
+    facts = f"{_kind_of(layer)} of {layer.match.op}, {layer.match.format}, {figure(layer.total.sqnr())} dB"
     return f"<h3><code>{escape(name)}</code> <span>{escape(facts)}</span></h3>{plots(drawn)}"
 
 

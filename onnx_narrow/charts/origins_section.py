@@ -1,4 +1,4 @@
-"""The first section of the page of ``tools.report``: where the loss begins, why, and what helps."""
+"""The first section of the page of ``tools.report``: where the loss begins, why, and the remedies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx_narrow.charts.sorted_table import Column, sorted_table
 from onnx_narrow.charts.svg_plots import Point, scatter
 from onnx_narrow.summaries import origins as words
 from onnx_narrow.summaries.advice import helps
-from onnx_narrow.summaries.made import Made
+from onnx_narrow.summaries.model_history import ModelHistory
 from onnx_narrow.summaries.words import figure
 from transforms.graph.some_names import counted
 from transforms.origins.loss_origins import LayerLoss, LossOrigins, OutputLoss
@@ -19,33 +19,33 @@ from transforms.origins.loss_origins import LayerLoss, LossOrigins, OutputLoss
 _LEAST_SHARE = 1e-12
 
 
-def origins_section(found: LossOrigins, made: Made) -> str:
+def origins_section(origins: LossOrigins, history: ModelHistory) -> str:
     """Return the section as HTML."""
-    alarms = "".join(f'<p class="alarm">{escape(line)}</p>' for line in words.suspects(found))
-    parts = [
-        f'<h2>Where the loss begins</h2><p class="lead">{escape(words.headline(found))}</p>{alarms}',
-        _named(found),
-        _helps(found, made),
-        _outputs(found),
-        _plots(found),
-        _every_layer(found),
+    alarms = "".join(f'<p class="alarm">{escape(line)}</p>' for line in words.suspects(origins))
+    content = [
+        f'<h2>Where the loss begins</h2><p class="lead">{escape(words.headline(origins))}</p>{alarms}',
+        _named(origins),
+        _helps(origins, history),
+        _outputs(origins),
+        _plots(origins),
+        _every_layer(origins),
     ]
-    return f'<section class="first">{"".join(parts)}</section>'
+    return f'<section class="first">{"".join(content)}</section>'
 
 
-def _named(found: LossOrigins) -> str:
+def _named(origins: LossOrigins) -> str:
     rows = "".join(
-        f"<li>{', '.join(f'{_name(one)} <b>{_percent(one, found.main)}</b>' for one in layers)}"
+        f"<li>{', '.join(f'{_name(layer)} <b>{_percent(layer, origins.main)}</b>' for layer in layers)}"
         f"<small>{escape(cause)}</small></li>"
-        for cause, places in words.by_cause(found)
-        if (layers := [found.layers[place] for place in places])
+        for cause, places in words.by_cause(origins)
+        if (layers := [origins.layers[place] for place in places])
     )
     return f'<ol class="causes">{rows}</ol>' if rows else ""
 
 
-def _helps(found: LossOrigins, made: Made) -> str:
+def _helps(origins: LossOrigins, history: ModelHistory) -> str:
     items = "".join(
-        f"<p>{escape(what)}</p><code>{_unbroken(command)}</code>" for what, command in helps(found, made)
+        f"<p>{escape(remedy)}</p><code>{_unbroken(call)}</code>" for remedy, call in helps(origins, history)
     )
     return f'<h3>What helps</h3><div class="helps">{items}</div>' if items else ""
 
@@ -55,17 +55,17 @@ def _unbroken(command: str) -> str:
     return " ".join(f"<span>{escape(word)}</span>" for word in command.split(" "))
 
 
-def _outputs(found: LossOrigins) -> str:
-    if len(found.outputs) < 2:
+def _outputs(origins: LossOrigins) -> str:
+    if len(origins.outputs) < 2:
         return ""
     rows = [
         [
-            f"<code>{escape(one.name)}</code><small>{'cache' if one.is_cache else ''}</small>",
-            words.decibels(one.sqnr),
-            words.decibels(one.without),
-            ", ".join(_name(found.layers[place]) for place in one.named[:3]) + _more(one.named[3:]),
+            f"<code>{escape(output.name)}</code><small>{'cache' if output.is_cache else ''}</small>",
+            words.decibels(output.sqnr),
+            words.decibels(output.without),
+            ", ".join(_name(origins.layers[place]) for place in output.named[:3]) + _more(output.named[3:]),
         ]
-        for one in found.outputs
+        for output in origins.outputs
     ]
     titles = ("Output", "SQNR, pooled", "Without its layers", "Layers of half its error")
     return (
@@ -115,27 +115,30 @@ def _every_layer(origins: LossOrigins) -> str:
         Column("Layer", [_name(layer) for layer in layers]),
         Column("Operator", [escape(layer.part.op) for layer in layers]),
         Column("Share", [_percent(layer, main) for layer in layers], shares),
-        *(Column(title, [*map(_decibels, sqnr)], [-one for one in sqnr]) for title, sqnr in errors.items()),
+        *(
+            Column(title, [*map(_decibels, sqnr)], [-value for value in sqnr])
+            for title, sqnr in errors.items()
+        ),
     ]
     content = sorted_table("origins", columns) + "".join(_notes(origins))
     return details(f"All {count} layers that compute with rounded numbers", content)
 
 
-def _notes(found: LossOrigins) -> Iterator[str]:
-    yield f"<p>Measured on {counted(found.samples, 'sample')}, one layer quantized at a time.</p>"
-    if found.unpaired:
-        names = ", ".join(f"<code>{escape(name)}</code>" for name in found.unpaired[:6])
+def _notes(origins: LossOrigins) -> Iterator[str]:
+    yield f"<p>Measured on {counted(origins.samples, 'sample')}, one layer quantized at a time.</p>"
+    if origins.unpaired:
+        names = ", ".join(f"<code>{escape(name)}</code>" for name in origins.unpaired[:6])
         lost = "Nodes without a counterpart in the float model, counted with their consumers"
-        yield f"<p>{lost}: {names}{_more(found.unpaired[6:])}</p>"
+        yield f"<p>{lost}: {names}{_more(origins.unpaired[6:])}</p>"
 
 
-def _name(one: LayerLoss) -> str:
-    title = escape(", ".join(one.part.nodes), quote=True)
-    return f'<code title="{title}">{escape(one.part.name)}</code>'
+def _name(layer: LayerLoss) -> str:
+    title = escape(", ".join(layer.part.nodes), quote=True)
+    return f'<code title="{title}">{escape(layer.part.name)}</code>'
 
 
-def _percent(one: LayerLoss, main: OutputLoss) -> str:
-    share = one.shares[main.name]
+def _percent(layer: LayerLoss, main: OutputLoss) -> str:
+    share = layer.shares[main.name]
     return f"{100 * share:.1f} %" if share > _LEAST_SHARE else "0 %"
 
 

@@ -1,4 +1,4 @@
-"""A plot of what mixed precision costs and saves: size against the metric, for each model that was tried."""
+"""A plot of the trade-off of mixed precision: size against the metric, for each model that was tried."""
 
 from __future__ import annotations
 

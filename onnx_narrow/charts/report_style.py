@@ -8,7 +8,7 @@ META = (
     '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     '<meta name="color-scheme" content="light dark">'
 )
-"""What a page says of itself first."""
+"""The beginning of the page."""
 
 STYLE = """<style>
 :root { --page: #fbfbf9; --ink: #1c2127; --soft: #59626d; --line: #dcdfe3;
@@ -83,9 +83,9 @@ ul { columns: 20rem; column-gap: 2.5rem; padding-left: 1.2rem; }
 
 
 def stacked(kind: str, titles: Sequence[str]) -> str:
-    """Return a style by which cells of a class of tables say on small screens which column they are of.
+    """Return a style that labels the cells of a class of tables with their column on small screens.
 
-    There the cells of a row lie under each other, so that no column is cut off.
+    There the cells of a row are stacked, so that no column is cut off.
     """
     labels = "".join(
         f'.{kind} td:nth-child({place})::before{{content:"{title}"}}'

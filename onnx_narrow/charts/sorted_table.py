@@ -19,7 +19,7 @@ class Column:
 
 
 def sorted_table(name: str, columns: Sequence[Column]) -> str:
-    """Return a table with a button for each sortable column, the first of which is chosen.
+    """Return a table with a button for each sortable column; the first one is selected.
 
     ``name`` is that of its buttons, of letters alone; NaN come last.
     """

@@ -1,4 +1,4 @@
-"""The table of options: a row each, from which keyword checks, command lines and the reference are made.
+"""The table of options, one row each: the source of keyword checks, command lines and the reference.
 
 Rows that several jobs have are in :mod:`onnx_narrow.options.shared`, others in the module of their job.
 """
@@ -29,13 +29,13 @@ APART: tuple[tuple[tuple[str, ...], str], ...] = (
     (("generate", "sequences"), "{{{}}} cannot be combined with {{{}}}"),
     (("provider", "infer_device"), "{{{}}} and {{{}}} both select a device: give one of them"),
 )
-"""Options of which only one may be given, and what is said of two."""
+"""Options that exclude each other, with the error for two of them."""
 
 WRITTEN = ("output", "json", "csv", "chart", "plot", "calibration_cache")
-"""Options that name files to write, of which no two may be the same."""
+"""Options that name files to write, all different."""
 
 PLACED = ("model", "float_model", "baseline", "quantized", "output")
-"""Options that calls and commands give by their places."""
+"""Options that are positional in calls and commands."""
 
 _FIRST = (*PLACED, "config", "data", "target")
 _LAST = ("progress", "steps", "moves")

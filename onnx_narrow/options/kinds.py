@@ -93,14 +93,14 @@ def number(least: float = -math.inf, most: float = math.inf, *, above: bool = Fa
 
 
 def choice(*legal: str | int) -> Kind:
-    """Return the kind of some values."""
+    """Return the kind of values from a list."""
     types = tuple({type(value) for value in legal})
     annotation = "str" if str in types else "int"
     return Kind(" or ".join(map(repr, legal)), annotation, types, lambda value: value in legal, legal)
 
 
 def unchecked(annotation: str, default: object = None) -> Kind:
-    """Return the kind of what is checked where it is used."""
+    """Return the kind of values that are checked where they are used."""
     return Kind("", annotation, default=default)
 
 
@@ -111,7 +111,7 @@ class _Array(Protocol):
 
 
 def listed(texts: Sequence[str] | str) -> tuple[str, ...]:
-    """Return strings as a tuple; one alone stands for a tuple of it."""
+    """Return strings as a tuple; a single string becomes a tuple of one."""
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 

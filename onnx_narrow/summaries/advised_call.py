@@ -1,4 +1,4 @@
-"""A call that is advised: as a command, or as the same call in Python."""
+"""A recommended call: as a command, or as the same call in Python."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnx_narrow.options import PLACED, options
-from onnx_narrow.options.option import Given, Option
+from onnx_narrow.options.option import Keywords, Option
 
 _JOBS = {"convert_fp32_to_bf16": "convert_bf16", "convert_fp16_to_bf16": "convert_bf16"}
-"""Functions of tools that have another name."""
+"""Functions of tools whose names differ."""
 
 
 @dataclass(frozen=True)
@@ -30,28 +30,28 @@ class Variable:
 class Door:
     """How calls are written: ``python`` or as commands.
 
-    ``variables``: what values in memory are called in Python, by the words that stand for them.
+    ``variables``: names of Python variables for values in memory, by their placeholders.
     """
 
     python: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
 
-    def call(self, tool: str, given: Given) -> str:
+    def call(self, tool: str, keywords: Keywords) -> str:
         """Return a call of a tool with keywords."""
         job = _JOBS.get(tool, tool)
         if not self.python:
-            return f"python -m tools.{tool} {shlex.join(as_words(job, given))}"
-        placed = [repr(self._value(value)) for name, value in given.items() if name in PLACED]
-        return f"onnx_narrow.{job}({', '.join([*placed, *self._keywords(given)])})"
+            return f"python -m tools.{tool} {shlex.join(as_words(job, keywords))}"
+        placed = [repr(self._value(value)) for name, value in keywords.items() if name in PLACED]
+        return f"onnx_narrow.{job}({', '.join([*placed, *self._keywords(keywords)])})"
 
-    def options(self, given: Given) -> str:
+    def options(self, keywords: Keywords) -> str:
         """Return options alone, to be added to a call of ``quantize``."""
         if not self.python:
-            return f"add to the command that made it: {shlex.join(as_words('quantize', given))}"
-        return f"add to the call that made it: {', '.join(self._keywords(given))}"
+            return f"add to the command that made it: {shlex.join(as_words('quantize', keywords))}"
+        return f"add to the call that made it: {', '.join(self._keywords(keywords))}"
 
-    def _keywords(self, given: Given) -> Iterator[str]:
-        return (f"{name}={self._value(value)!r}" for name, value in given.items() if name not in PLACED)
+    def _keywords(self, keywords: Keywords) -> Iterator[str]:
+        return (f"{name}={self._value(value)!r}" for name, value in keywords.items() if name not in PLACED)
 
     def _value(self, value: Any) -> object:
         if not isinstance(value, str | os.PathLike):
@@ -60,10 +60,10 @@ class Door:
         return Variable(self.variables[text]) if text in self.variables else text
 
 
-def as_words(job: str, given: Given) -> list[str]:
-    """Return keywords of a function as its command has them."""
+def as_words(job: str, keywords: Keywords) -> list[str]:
+    """Return the keywords of a function as words of its command line."""
     rows = options(job)
-    return [word for name, value in given.items() for word in _words(rows[name], value)]
+    return [word for name, value in keywords.items() for word in _words(rows[name], value)]
 
 
 def _words(row: Option, value: Any) -> Iterator[str]:

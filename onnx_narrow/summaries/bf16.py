@@ -52,31 +52,31 @@ def lines(work: Bf16Work, sizes: Sizes, excluded: str = EXCLUDED) -> Iterator[st
     yield running.runs_line(first, work.graph, standard="none, standard ONNX", no_kernels=no_kernels)
 
 
-def excluded_for(kept: KeptFloat | None, goal: Target | None, *, by_user: bool) -> str:
-    """Return why nodes were excluded: by options, or for the goal that was asked for."""
-    if not kept or not kept.patterns:
+def excluded_for(in_float: KeptFloat | None, goal: Target | None, *, by_user: bool) -> str:
+    """Return why nodes were excluded: by options, or to reach the goal."""
+    if not in_float or not in_float.patterns:
         return EXCLUDED
     name = spelled("{metric}" if goal and goal.is_gate else "{min_sqnr}")
     return f"{EXCLUDED} or for {name}" if by_user else f"kept for {name}"
 
 
-def goal_lines(kept: KeptFloat, goal: Target, where: str) -> Iterator[str]:
+def goal_lines(in_float: KeptFloat, goal: Target, where: str) -> Iterator[str]:
     """Yield the metric before and after layers were kept in float for it, and the names of their nodes."""
     is_gate = goal.is_gate
     bound = f"{goal.words} {goal.bound}" if is_gate else f"{goal.limit:g} dB"
-    after = goal.text(kept.after, kept.error) if is_gate else f"{_with_error(kept)} dB{goal.seen}"
-    if not kept.patterns:
-        said = after if is_gate else f"the SQNR is {after}"
-        yield f"Kept in float32 for {bound}: nothing, {said} on {where}"
+    after = goal.text(in_float.after, in_float.error) if is_gate else f"{_with_error(in_float)} dB{goal.seen}"
+    if not in_float.patterns:
+        result = after if is_gate else f"the SQNR is {after}"
+        yield f"Kept in float32 for {bound}: nothing, {result} on {where}"
         return
-    layers = f"{len(kept.layers)} of {counted(kept.count, 'layer')} kept in float32"
-    before = goal.text(kept.before) if is_gate else f"SQNR: {kept.before:.2f}"
+    layers = f"{len(in_float.layers)} of {counted(in_float.count, 'layer')} kept in float32"
+    before = goal.text(in_float.before) if is_gate else f"SQNR: {in_float.before:.2f}"
     yield f"{before} -> {after} on {where} with {layers}"
-    yield f"Kept in float32 for {bound}: {', '.join(kept.patterns)}"
+    yield f"Kept in float32 for {bound}: {', '.join(in_float.patterns)}"
 
 
-def _with_error(kept: KeptFloat) -> str:
-    return f"{kept.after:.2f} +- {kept.error:.2f}" if kept.error else f"{kept.after:.2f}"
+def _with_error(in_float: KeptFloat) -> str:
+    return f"{in_float.after:.2f} +- {in_float.error:.2f}" if in_float.error else f"{in_float.after:.2f}"
 
 
 def _kept(done: Conversion, excluded: str) -> Iterator[str]:

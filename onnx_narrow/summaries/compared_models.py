@@ -1,4 +1,4 @@
-"""What is said of a quantized model beside its float model, the most important first."""
+"""The summary of a quantized model compared with its float model, the most important lines first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORST = 3
 
 
 def lines(comparison: ModelComparison, origins: Iterable[str]) -> Iterator[str]:
-    """Yield what differs, and what both models cost; ``origins``: lines on where the loss begins."""
+    """Yield the differences and the costs of both models; ``origins``: lines on where the loss begins."""
     yield f"Compared {len(comparison.layers)} tensors on {comparison.samples} samples."
     for output, sqnr in comparison.output_sqnr:
         yield f"  {sqnr:6.1f} dB  output {output}{_of_samples(comparison, output)}"
@@ -30,7 +30,7 @@ def lines(comparison: ModelComparison, origins: Iterable[str]) -> Iterator[str]:
 
 
 def _of_samples(comparison: ModelComparison, output: str) -> str:
-    """Return what an SQNR of several samples is, and that of the worst of them."""
+    """Return the SQNR of several samples and that of the worst one, in words."""
     if comparison.samples == 1:
         return ""
     worst = summarize([one for one in comparison.counted if one.output == output]).worst["sqnr"]

@@ -1,4 +1,4 @@
-"""What ``tools.inspect --grids`` says of the weights of a model."""
+"""The weights of a model and their grids, as ``tools.inspect --grids`` lists them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 from transforms.graph.found_grids import FoundWeight, share_lines
 
 
-def lines(found: Sequence[FoundWeight]) -> Iterator[str]:
+def lines(weights: Sequence[FoundWeight]) -> Iterator[str]:
     """Yield a line for each weight on a grid, all or in part, and lines on all of them together."""
-    on_grids = [one for one in found if one.grid is not None]
+    on_grids = [weight for weight in weights if weight.grid is not None]
     if not on_grids:
-        yield f"On a grid already: none of {len(found)} weights"
-    for one in on_grids:
-        yield f"{one.name}: {one.words}"
-    yield from share_lines(found)
+        yield f"On a grid already: none of {len(weights)} weights"
+    for weight in on_grids:
+        yield f"{weight.name}: {weight.words}"
+    yield from share_lines(weights)
 
 
-def as_json(found: Sequence[FoundWeight]) -> dict[str, Any]:
+def as_json(weights: Sequence[FoundWeight]) -> dict[str, Any]:
     """Return the weights and their grids for a program to read."""
-    return {"weights": {one.name: {"elements": one.size, "grid": _grid(one)} for one in found}}
+    return {"weights": {weight.name: {"elements": weight.size, "grid": _grid(weight)} for weight in weights}}
 
 
-def _grid(found: FoundWeight) -> dict[str, Any] | None:
-    grid = found.grid
+def _grid(weight: FoundWeight) -> dict[str, Any] | None:
+    grid = weight.grid
     if grid is None:
         return None
     return {

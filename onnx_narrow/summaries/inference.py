@@ -1,4 +1,4 @@
-"""What is said of a model that ran on samples."""
+"""The summary of a run of a model on samples."""
 
 from __future__ import annotations
 

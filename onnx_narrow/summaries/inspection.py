@@ -1,4 +1,4 @@
-"""What ``tools.inspect`` says of a model, and of two."""
+"""The summary of a model, and of the differences between two, as ``tools.inspect`` prints them."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def lines(model: Inspection) -> Iterator[str]:
     yield f"Operator library needed: {needed(model)}"
 
 
-def needed(found: Inspection) -> str:
+def needed(inspection: Inspection) -> str:
     """Return which libraries a model needs, in words."""
-    foreign = [domain for domain in found.libraries if domain not in OURS]
-    inside = f" ({INSIDE}; faster with ours)" if OWN in found.functions else ""
-    decoded = f" ({INSIDE})" if PACKED in found.functions and not inside else ""
-    return named(foreign, ours=len(foreign) < len(found.libraries)) or f"none{inside or decoded}"
+    foreign = [domain for domain in inspection.libraries if domain not in OURS]
+    inside = f" ({INSIDE}; faster with ours)" if OWN in inspection.functions else ""
+    decoded = f" ({INSIDE})" if PACKED in inspection.functions and not inside else ""
+    return named(foreign, ours=len(foreign) < len(inspection.libraries)) or f"none{inside or decoded}"
 
 
 def against(first: Inspection, second: Inspection, differences: Differences) -> Iterator[str]:
@@ -111,10 +111,10 @@ def _row(row: Row) -> dict[str, float]:
     return {"tensors": row.tensors, "elements": row.elements, "bytes": row.bytes, "bits": round(row.bits, 4)}
 
 
-def _files(found: Inspection) -> Iterator[str]:
-    for name, size in found.files.items():
-        if name != found.path.name:
-            state = f" {found.unread[name]}" if size is None else f", {size:,} bytes"
+def _files(inspection: Inspection) -> Iterator[str]:
+    for name, size in inspection.files.items():
+        if name != inspection.path.name:
+            state = f" {inspection.unread[name]}" if size is None else f", {size:,} bytes"
             yield f"External data: '{name}'{state}"
 
 

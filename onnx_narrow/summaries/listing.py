@@ -12,38 +12,40 @@ _WIDEST = 40
 """Columns of a name: a longer one moves the rest of its line to the right."""
 
 
-def lines(found: Listing, *, layers: bool, tensors: bool) -> Iterator[str]:
+def lines(listing: Listing, *, layers: bool, tensors: bool) -> Iterator[str]:
     """Yield a title and one line for each node, for each tensor, or for both."""
     if layers:
-        yield f"Layers: {len(found.layers):,}"
-        yield from _aligned([[one.name, one.operator, _signature(one)] for one in found.layers])
+        yield f"Layers: {len(listing.layers):,}"
+        yield from _aligned([[layer.name, layer.operator, _signature(layer)] for layer in listing.layers])
     if tensors:
-        yield f"Tensors: {len(found.tensors):,}"
-        yield from _aligned([[one.name, one.kind, one.type] for one in found.tensors])
+        yield f"Tensors: {len(listing.tensors):,}"
+        yield from _aligned([[tensor.name, tensor.kind, tensor.type] for tensor in listing.tensors])
 
 
-def as_json(found: Listing, *, layers: bool, tensors: bool) -> dict[str, Any]:
+def as_json(listing: Listing, *, layers: bool, tensors: bool) -> dict[str, Any]:
     """Return the same for a program to read."""
     result: dict[str, Any] = {}
     if layers:
         result["layers"] = [
             {
-                "name": one.name,
-                "operator": one.operator,
-                "inputs": [tensor.name for tensor in one.inputs],
-                "outputs": [tensor.name for tensor in one.outputs],
+                "name": layer.name,
+                "operator": layer.operator,
+                "inputs": [tensor.name for tensor in layer.inputs],
+                "outputs": [tensor.name for tensor in layer.outputs],
             }
-            for one in found.layers
+            for layer in listing.layers
         ]
     if tensors:
-        result["tensors"] = [vars(one) for one in found.tensors]
+        result["tensors"] = [vars(tensor) for tensor in listing.tensors]
     return result
 
 
 def _signature(layer: ListedLayer) -> str:
     """Return inputs and outputs; the type of a computed input stands where it is computed."""
-    inputs = (one.name if one.kind == COMPUTED else f"{one.name} {one.type}" for one in layer.inputs)
-    return f"{_listed(inputs)} -> {_listed(f'{one.name} {one.type}' for one in layer.outputs)}"
+    inputs = (
+        tensor.name if tensor.kind == COMPUTED else f"{tensor.name} {tensor.type}" for tensor in layer.inputs
+    )
+    return f"{_listed(inputs)} -> {_listed(f'{tensor.name} {tensor.type}' for tensor in layer.outputs)}"
 
 
 def _listed(tensors: Iterable[str]) -> str:

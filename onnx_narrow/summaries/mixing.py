@@ -12,7 +12,7 @@ from transforms.search.output_metrics import METRICS, in_words
 
 
 def lines(mixed: MixedPrecision) -> Iterator[str]:
-    """Yield a table of layers with formats, sensitivities and decisions, and what all of it comes to."""
+    """Yield a table of layers with formats, sensitivities and decisions, and the overall result."""
     if mixed.sensitivity is not None:
         yield from _table(mixed) if mixed.is_analysis else map(Detail, _table(mixed))
     yield from mixed.notes
@@ -26,10 +26,10 @@ def lines(mixed: MixedPrecision) -> Iterator[str]:
         return
     yield from _sizes(mixed)
     assignment = mixed.assignment
-    kept = f", the target is {assignment.target.bound}" if assignment.target else ", no target"
+    target = f", the target is {assignment.target.bound}" if assignment.target else ", no target"
     values = f"{in_words(mixed.metric, assignment.baseline)} -> {in_words(mixed.metric, assignment.value)}"
     tried = f"{counted(len(assignment.steps), 'model')} tried on {counted(mixed.samples, 'sample')}"
-    yield f"{mixed.metric}: {values}{kept}; {tried}"
+    yield f"{mixed.metric}: {values}{target}; {tried}"
 
 
 def _table(mixed: MixedPrecision) -> Iterator[str]:
@@ -69,14 +69,14 @@ def _decision(mixed: MixedPrecision, name: str) -> str:
 def _sizes(mixed: MixedPrecision) -> Iterator[str]:
     assert mixed.assignment is not None
     before, after = mixed.assignment.baseline_size, mixed.assignment.size
-    weights = sum(one.weights for one in mixed.candidates)
-    every = weights + sum(one.activations for one in mixed.candidates)
+    weights = sum(candidate.weights for candidate in mixed.candidates)
+    operands = weights + sum(candidate.activations for candidate in mixed.candidates)
     if weights:
         yield (
             f"Bits per weight: {before.weight / weights:.4g} -> {after.weight / weights:.4g};"
             f" weights {_bytes(before.weight)} -> {_bytes(after.weight)} bytes"
         )
-    yield f"Bits per operand: {before.total / every:.4g} -> {after.total / every:.4g}"
+    yield f"Bits per operand: {before.total / operands:.4g} -> {after.total / operands:.4g}"
 
 
 def _bytes(bits: float) -> str:

@@ -33,12 +33,12 @@ def no_gain_line(work: Work, sizes: Sizes) -> Iterator[str]:
     if sizes.ratio < (_AS_LARGE if is_slower else 1):
         return
     size = "not smaller than" if sizes.ratio >= 1 else f"{sizes.ratio:.2f} of the bytes of"
-    said = f"Gained nothing: {size} the float file, and slower here" if is_slower else _LARGER
-    yield said if work.scheme.target or _can_be_packed(work) else f"{said}: {_other(work, sizes)}"
+    line = f"Gained nothing: {size} the float file, and slower here" if is_slower else _LARGER
+    yield line if work.scheme.target or _can_be_packed(work) else f"{line}: {_other(work, sizes)}"
 
 
 def _can_be_packed(work: Work) -> bool:
-    """Return whether weights can be stored in their bits, which a line of its own says."""
+    """Return whether weights can be stored packed, which has a line of its own."""
     return work.options.storage == "plain" and bool(formats_of_blocks(work.record))
 
 

@@ -1,4 +1,4 @@
-"""Where the loss of a quantized model begins, in sentences, and what helps, as commands."""
+"""Where the loss of a quantized model begins, in sentences, and remedies, as commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from onnx_narrow.summaries.advice import helps
-from onnx_narrow.summaries.made import Made
+from onnx_narrow.summaries.model_history import ModelHistory
 from onnx_narrow.summaries.words import figure
 from transforms.graph.some_names import counted
 from transforms.origins.loss_origins import LossOrigins
@@ -18,7 +18,7 @@ _LEADING = 3
 """Layers that are named first where none makes most of the loss."""
 
 _FEW = 3
-"""One of so many layers, or fewer, are few."""
+"""A third of the layers, or fewer, are few."""
 
 
 def headline(origins: LossOrigins) -> str:
@@ -27,18 +27,18 @@ def headline(origins: LossOrigins) -> str:
     if not main.named:
         return f"Nothing is lost: output '{main.name}' is as in the float model."
     count = len(main.named)
-    those = "this layer makes" if count == 1 else f"these {count} layers make"
-    them = "it" if count == 1 else "them"
+    subject = "this layer makes" if count == 1 else f"these {count} layers make"
+    pronoun = "it" if count == 1 else "them"
     pooled = f"SQNR of {origins.samples} samples pooled" if origins.samples > 1 else "SQNR"
     return (
-        f"{_begins(origins)}; {those} {100 * main.share:.0f} % of the error of output '{main.name}'. "
+        f"{_begins(origins)}; {subject} {100 * main.share:.0f} % of the error of output '{main.name}'. "
         f"{pooled}: {decibels(main.sqnr)} as it is, {decibels(main.without)} with "
-        f"{them} in float, {decibels(main.others)} with all others in float instead."
+        f"{pronoun} in float, {decibels(main.others)} with all others in float instead."
     )
 
 
 def _begins(origins: LossOrigins) -> str:
-    """Return where the loss begins, or that it does nowhere."""
+    """Return where the loss begins, or that it is spread over many layers."""
     main, first, every = origins.main, origins.first(), len(origins.layers)
     count = len(main.named)
     if first is not None:
@@ -47,12 +47,12 @@ def _begins(origins: LossOrigins) -> str:
     if count > max(_MOST_NAMED, every // _FEW):
         return f"The loss is spread over {count} of {every} layers"
     leading = [origins.layers[place] for place in main.named[:_LEADING]]
-    shares = (f"'{one.part.name}' with {100 * one.shares[main.name]:.0f} %" for one in leading)
+    shares = (f"'{layer.part.name}' with {100 * layer.shares[main.name]:.0f} %" for layer in leading)
     return f"The loss is spread over {count} of {every} layers, first {', '.join(shares)}"
 
 
-def lines(origins: LossOrigins, made: Made) -> Iterator[str]:
-    """Yield the report in lines: where the loss begins, the layers with their causes, what helps."""
+def lines(origins: LossOrigins, history: ModelHistory) -> Iterator[str]:
+    """Yield the report in lines: where the loss begins, the layers with their causes, and the remedies."""
     yield headline(origins)
     main = origins.main
     for cause, places in by_cause(origins):
@@ -69,26 +69,27 @@ def lines(origins: LossOrigins, made: Made) -> Iterator[str]:
     if len(main.named) > _MOST_NAMED:
         yield f"  and {counted(len(main.named) - _MOST_NAMED, 'other')}"
     yield from suspects(origins)
-    for what, command in helps(origins, made):
-        yield f"  {what}: {command}"
+    for remedy, call in helps(origins, history):
+        yield f"  {remedy}: {call}"
 
 
 def by_cause(origins: LossOrigins) -> Iterator[tuple[str, list[int]]]:
     """Yield each cause in words, with the layers that are named for it, those of most error first."""
-    found: dict[str, list[int]] = {}
+    places_by_cause: dict[str, list[int]] = {}
     for place in origins.main.named[:_MOST_NAMED]:
         cause = origins.causes[place].words if place in origins.causes else ""
-        found.setdefault(cause, []).append(place)
-    yield from found.items()
+        places_by_cause.setdefault(cause, []).append(place)
+    yield from places_by_cause.items()
 
 
 def suspects(origins: LossOrigins) -> Iterator[str]:
-    """Yield a line for each input whose samples look preprocessed in another way than in calibration."""
-    for one in origins.inputs:
-        if one.is_suspect:
+    """Yield a line for each input whose samples seem to be preprocessed differently than in calibration."""
+    for samples in origins.inputs:
+        if samples.is_suspect:
             yield (
-                f"Input '{one.name}': samples reach from {one.low:.4g} to {one.high:.4g}, but the quantized "
-                f"model was made for {one.grid_low:.4g} to {one.grid_high:.4g}: preprocessed in another way?"
+                f"Input '{samples.name}': samples reach from {samples.low:.4g} to {samples.high:.4g}, but "
+                f"the quantized model was made for {samples.grid_low:.4g} to {samples.grid_high:.4g}: "
+                "preprocessed in another way?"
             )
 
 

@@ -26,13 +26,13 @@ from transforms.plan.rounding_plan import is_downcast, is_upcast
 
 _OF_INTEGERS = frozenset({"MatMulNBits", "DynamicQuantizeLSTM", "QMoE"})
 _FORMATS = 4
-"""Formats whose tensors are counted without a wish for details."""
+"""Formats whose tensors are counted without ``--verbose``."""
 
 _HARDLY_SMALLER = 0.9
-"""Share of the bytes of the float model from which a hint says how to store less."""
+"""Share of the bytes of the float model above which a hint names an option that stores less."""
 
 
-def lines(work: Work, sizes: Sizes, kept: Counter[str]) -> Iterator[str]:
+def lines(work: Work, sizes: Sizes, in_float: Counter[str]) -> Iterator[str]:
     """Yield the summary: notes, what changed, what stayed float, sizes in bytes, where the result runs."""
     done, first = work.record, work.record.first
     assert first is not None, "the model was tried out"
@@ -44,7 +44,7 @@ def lines(work: Work, sizes: Sizes, kept: Counter[str]) -> Iterator[str]:
         yield Detail(f"Calibrated: {done.calibrated} tensors")
     yield from decided(done.decisions)
     yield from _quantized(done)
-    yield f"Kept in float: {counts(kept, 'node') if kept else 'nothing'}"
+    yield f"Kept in float: {counts(in_float, 'node') if in_float else 'nothing'}"
     yield written(sizes)
     if work.options.storage == "plain" and sizes.ratio > _HARDLY_SMALLER:
         yield from _unpacked(done)
@@ -77,11 +77,11 @@ def _has_type(name: str) -> bool:
 
 
 def decided(record: Decisions) -> Iterator[str]:
-    """Yield what outputs decided, what gained nothing or was not tried, and how good the outputs are."""
+    """Yield the changes that outputs decided, those that were rejected, and the error of the outputs."""
     if changed := _changes(record):
         yield f"Kept: {changed}"
-    if others := [one for one in record.tried if not one.kept]:
-        words = Counter(one.move for one in others)
+    if dropped := [trial for trial in record.tried if not trial.kept]:
+        words = Counter(trial.move for trial in dropped)
         yield Detail("Tried, not kept: " + ", ".join(f"{move} {count}" for move, count in words.items()))
     yield from record.notes
     if record.outputs is not None:
@@ -89,16 +89,16 @@ def decided(record: Decisions) -> Iterator[str]:
 
 
 def searched(record: Decisions) -> str:
-    """Return what outputs chose and what was not tried, in one line for a model that is refused."""
+    """Return the choices by outputs and what was not tried, in one line for a model that is refused."""
     changed = _changes(record) or "as rules say"
     best = f"the best of {counted(len(record.tried), 'candidate')}: {changed}" if record.tried else ""
     return ". ".join(filter(None, [best, *record.notes]))
 
 
 def _changes(record: Decisions) -> str:
-    """Return what outputs chose, with gains; layers in float have lines of their own."""
-    changed = [one for one in record.kept if one.move != LAYERS_IN_FLOAT]
-    return "; ".join(", ".join(filter(None, (one.change, one.gain.shown))) for one in changed)
+    """Return the changes that outputs chose, with their gains; layers in float have lines of their own."""
+    changed = [trial for trial in record.kept if trial.move != LAYERS_IN_FLOAT]
+    return "; ".join(", ".join(filter(None, (trial.change, trial.gain.shown))) for trial in changed)
 
 
 def kept_in_float(graph: gs.Graph) -> Counter[str]:
@@ -124,8 +124,8 @@ def _quantizes(node: gs.Node) -> bool:
 
 
 def _ends_of_layers(graph: gs.Graph) -> set[int]:
-    """Return the ids of each Relu, Clip and Add of a bias that goes on with what a layer makes, up to the
-    quantization after it.
+    """Return the ids of each Relu, Clip and Add of a bias between the output of a layer and the quantization
+    after it.
     """
     ends: set[int] = set()
     for node in reversed(list(walk.nodes(graph))):  # consumers come first, those in bodies too

@@ -1,4 +1,4 @@
-"""What a comparison of results is in files: JSON and CSV."""
+"""A comparison of results as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 def by_output(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
     """Return the comparisons of each output."""
     groups: dict[str, list[Comparison]] = {}
-    for one in comparisons:
-        groups.setdefault(one.output, []).append(one)
+    for comparison in comparisons:
+        groups.setdefault(comparison.output, []).append(comparison)
     return groups
 
 
-def full_name(one: Comparison) -> str:
+def full_name(comparison: Comparison) -> str:
     """Return the name of a file with the folder of its output, if there are several."""
-    return f"{one.output}/{one.name}" if one.output else one.name
+    return f"{comparison.output}/{comparison.name}" if comparison.output else comparison.name
 
 
 def figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -33,21 +33,21 @@ def figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     summary = summarize(comparisons)
     return {
         "files": len(comparisons),
-        "identical_files": sum(one.is_identical for one in comparisons),
-        "non_finite_files": sum(not one.is_finite for one in comparisons),
+        "identical_files": sum(comparison.is_identical for comparison in comparisons),
+        "non_finite_files": sum(not comparison.is_finite for comparison in comparisons),
         "mean": summary.mean,
         "worst": summary.worst,
     }
 
 
 def as_json(compared: ComparedFolders) -> dict[str, Any]:
-    """Return all figures as strict JSON can say them."""
+    """Return all figures as values that strict JSON can represent."""
     report, outputs = figures(compared.counted), by_output(compared.comparisons)
     report["outputs"] = {output: figures(members) for output, members in outputs.items()}
     for name in ("top1", "language", "greedy"):
-        found = getattr(compared, name)
-        report[name] = vars(found) if found else None
-    report["per_file"] = [vars(one) for one in compared.comparisons]
+        section = getattr(compared, name)
+        report[name] = vars(section) if section else None
+    report["per_file"] = [vars(comparison) for comparison in compared.comparisons]
     report["steps"] = compared.steps
     plain: dict[str, Any] = _plain(report)
     return plain
@@ -56,7 +56,7 @@ def as_json(compared: ComparedFolders) -> dict[str, Any]:
 def as_csv(comparisons: Sequence[Comparison]) -> str:
     """Return a line for each file, under a line with the names of columns; nothing without files."""
     text = io.StringIO()
-    rows = [{"file": full_name(one)} | vars(one) for one in comparisons]
+    rows = [{"file": full_name(comparison)} | vars(comparison) for comparison in comparisons]
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     for row in rows:
@@ -68,7 +68,7 @@ def as_csv(comparisons: Sequence[Comparison]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What strict JSON can say: infinities as strings, NaN as null."""
+    """Return a value that strict JSON can represent: infinities as strings, NaN as null."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

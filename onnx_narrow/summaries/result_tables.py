@@ -21,19 +21,20 @@ def file_lines(comparisons: Sequence[Comparison]) -> Iterator[str]:
     """Yield a line for each file; if there are too many, those with NaN first, then by rising SQNR."""
     shown = list(comparisons)
     if len(shown) > _SHOWN:
-        shown = sorted(shown, key=lambda one: one.sqnr if one.is_finite else -math.inf)[:_SHOWN]
+        shown = sorted(shown, key=_rank)[:_SHOWN]
         yield f"The {_SHOWN} files of lowest sqnr, of {len(comparisons)} ({spelled('{csv}')} writes all):"
-    names = [full_name(one) for one in shown]
+    names = [full_name(comparison) for comparison in shown]
     width = max(map(len, (*names, "file")))
     yield f"{'file':<{width}}" + "".join(f"{heading:>16}" for heading in _HEADINGS)
-    for name, one in zip(names, shown, strict=True):
-        cells = [*(figure(getattr(one, column), 6) for column in _COLUMNS), _count_non_finite(one)]
+    for name, comparison in zip(names, shown, strict=True):
+        cells = [figure(getattr(comparison, column), 6) for column in _COLUMNS]
+        cells.append(_count_non_finite(comparison))
         yield f"{name:<{width}}" + "".join(f"{cell:>16}" for cell in cells)
     yield ""
 
 
 def summary_lines(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Yield mean and worst values, how many files there are, and which do not enter."""
+    """Yield mean and worst values, how many files there are, and which are left out of them."""
     summary = summarize(comparisons)
     for metric in METRICS:
         mean, worst = summary.mean[metric.field], summary.worst[metric.field]
@@ -43,12 +44,13 @@ def summary_lines(comparisons: Sequence[Comparison]) -> Iterator[str]:
             words = f"{mean:.9g}", f"{worst:.9g}"
         yield f"Mean {metric.label}: {words[0]}"
         yield f"{metric.worst_word} {metric.label}: {words[1]}"
-    yield f"Files: {len(comparisons)}, identical: {sum(one.is_identical for one in comparisons)}"
-    integers = [one for one in comparisons if one.has_integers]
+    identical = sum(comparison.is_identical for comparison in comparisons)
+    yield f"Files: {len(comparisons)}, identical: {identical}"
+    integers = [comparison for comparison in comparisons if comparison.has_integers]
     if 0 < len(integers) < len(comparisons):
-        same = sum(one.is_identical for one in integers)
-        yield f"Not in mean and worst values: {len(integers)} files of integers, identical: {same}"
-    with_ssim = sum(one.ssim is not None for one in comparisons)
+        identical = sum(comparison.is_identical for comparison in integers)
+        yield f"Not in mean and worst values: {len(integers)} files of integers, identical: {identical}"
+    with_ssim = sum(comparison.ssim is not None for comparison in comparisons)
     if 0 < with_ssim < len(comparisons):
         yield f"Ssim of {with_ssim} files; the others: {_why_left_out(comparisons, 'ssim')}"
 
@@ -74,12 +76,19 @@ def top1_lines(top1: Top1 | None) -> Iterator[str]:
         yield f"Top1 agreement: {top1.agreement:.6g} of {top1.count} rows"
 
 
+def _rank(comparison: Comparison) -> float:
+    """Return the SQNR of a file, below that of all others where elements are NaN or infinite."""
+    return comparison.sqnr if comparison.is_finite else -math.inf
+
+
 def _why_left_out(comparisons: Sequence[Comparison], field: str) -> str:
-    reasons = [one.why_no_ssim for one in comparisons if one.why_no_ssim]
+    reasons = [comparison.why_no_ssim for comparison in comparisons if comparison.why_no_ssim]
     if field == "ssim" and reasons:
         return f"left out ({reasons[0]})"
     return "left out (NaN or infinite elements)"
 
 
-def _count_non_finite(one: Comparison) -> str:
-    return "-" if one.is_finite else f"{one.baseline_non_finite} | {one.quantized_non_finite}"
+def _count_non_finite(comparison: Comparison) -> str:
+    if comparison.is_finite:
+        return "-"
+    return f"{comparison.baseline_non_finite} | {comparison.quantized_non_finite}"

@@ -1,4 +1,4 @@
-"""What a comparison of results says beside its tables: errors after steps, figures of language models."""
+"""The lines of a comparison of results after its tables: errors over steps, figures of language models."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def cache_line(results: Sequence[Comparison], view: OutputView) -> Iterator[str]
     """Yield a line on the worst of the caches; nothing without caches."""
     from transforms.compare.compare_results import output_sqnr
 
-    found = output_sqnr([one for one in results if one.output in view.caches])
-    if found:
-        name, least = found[0]
-        yield f"  {least:6.1f} dB  the worst of {counted(len(found), 'cache')}, '{name}'"
+    by_output = output_sqnr([result for result in results if result.output in view.caches])
+    if by_output:
+        name, least = by_output[0]
+        yield f"  {least:6.1f} dB  the worst of {counted(len(by_output), 'cache')}, '{name}'"
 
 
 def language_lines(language: Language | None) -> Iterator[str]:
@@ -64,14 +64,14 @@ def greedy_lines(greedy: Greedy | None) -> Iterator[str]:
 
 def missed(limits: Mapping[str, float], language: Language | None, greedy: Greedy | None) -> Iterator[str]:
     """Yield a line for each limit that is missed, by the name of its option."""
-    found: dict[str, float] = {}
+    measured: dict[str, float] = {}
     if language is not None:
-        found |= {"max_kl": language.kl, "min_same": language.same}
+        measured |= {"max_kl": language.kl, "min_same": language.same}
     if language is not None and language.perplexity:
-        found["max_perplexity"] = language.perplexity[1]
+        measured["max_perplexity"] = language.perplexity[1]
     if greedy is not None:
-        found["min_greedy"] = greedy.same
-    for name, value in found.items():
+        measured["min_greedy"] = greedy.same
+    for name, value in measured.items():
         limit = limits.get(name)
         if limit is None:
             continue

@@ -1,4 +1,4 @@
-"""Where a model runs, and what its first run showed, in words."""
+"""Where a model runs and the findings of its first run, in words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENOUGH_BITS = {ACTIVATION: 16, WEIGHT: 4}
 """Bits with which tensors lose little in a language model: with W2, SmolLM2 diverges by 0.93 nats."""
 
 _OF_WEIGHTS = ("W4", "W8")
-"""Presets of weights alone that language models may be of use in."""
+"""Presets that quantize weights alone, in which language models may be usable."""
 
 _WIDER = {"A8W8": "A16W8", "U8S8": "U16S8", "W4A8": "A8W8"}
 """Presets whose activations have 16 bits, or whose weights have 8."""
@@ -40,47 +40,46 @@ _ROW_BY_ROW = (
 )
 
 
-def kept_lines(found: FirstRun) -> Iterator[str]:
+def kept_lines(first_run: FirstRun) -> Iterator[str]:
     """Yield each node that was left in float since ONNX Runtime computes it wrongly."""
-    return (f"Left in float: {reason}" for reason in found.kept)
+    return (f"Left in float: {reason}" for reason in first_run.kept)
 
 
-def runs_line(found: FirstRun, graph: gs.Graph, *, standard: str = "none", no_kernels: str = "") -> str:
-    """Return where a model runs, and which library it needs; ``standard``: what to call none.
+def runs_line(first_run: FirstRun, graph: gs.Graph, *, standard: str = "none", no_kernels: str = "") -> str:
+    """Return where a model runs, and which library it needs; ``standard``: the words for none.
 
     ``no_kernels``: why a model does not run, if that is known beforehand.
     """
-    needed = needed_library(graph, functions=has_all_functions(found.exported[0])) or standard
-    if found.why_not is not None and no_kernels:
+    needed = needed_library(graph, functions=has_all_functions(first_run.exported[0])) or standard
+    if first_run.why_not is not None and no_kernels:
         return f"Runs on ONNX Runtime CPU: no, {no_kernels}. Library: {needed}"
-    answer = f"no ({found.why_not})" if found.why_not is not None else "yes"
-    if found.not_run:
-        answer = f"opens; not run: {found.not_run}"
-    elif found.once is not None and found.why_not is None:
-        answer += (
-            f", one run{' at ' if found.once else ''}{found.once}; other sizes and its time were not tried"
-        )
-    elif found.fixed and found.why_not is None:
-        answer += f", tried at one size of {some_names(found.fixed)} alone"
+    answer = f"no ({first_run.why_not})" if first_run.why_not is not None else "yes"
+    if first_run.not_run:
+        answer = f"opens; not run: {first_run.not_run}"
+    elif first_run.once is not None and first_run.why_not is None:
+        place = f"one run{' at ' if first_run.once else ''}{first_run.once}"
+        answer += f", {place}; other sizes and its time were not tried"
+    elif first_run.fixed and first_run.why_not is None:
+        answer += f", tried at one size of {some_names(first_run.fixed)} alone"
     return f"Runs on ONNX Runtime CPU: {answer}. Operator library needed: {needed}"
 
 
-def rounded_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
-    """Yield what ONNX Runtime may do to inputs of products with stored integers, and what prevents it."""
+def rounded_line(first_run: FirstRun, graph: gs.Graph) -> Iterator[str]:
+    """Yield whether ONNX Runtime may round inputs of products with stored integers, and how to prevent it."""
     if not (rounded := rounded_inputs(graph)):
         return
     words = f"ONNX Runtime may round {counted(len(rounded), 'input')} of products to 8 bits"
-    if found.rounded and found.trial:
-        words += _figures(found.rounded.error, found.trial.error, "here")
+    if first_run.rounded and first_run.trial:
+        words += _figures(first_run.rounded.error, first_run.trial.error, "here")
     yield f"{words}: session option {OPTION} = 1 prevents it"
 
 
-def saturated_line(found: FirstRun, graph: gs.Graph) -> Iterator[str]:
-    """Yield in how many products sums may saturate on this processor, and what prevents it."""
+def saturated_line(first_run: FirstRun, graph: gs.Graph) -> Iterator[str]:
+    """Yield in how many products sums may saturate on this processor, and how to prevent it."""
     if sums_saturate() and (products := saturating_products(graph)):
         words = f"8-bit sums of {counted(len(products), 'product')} may saturate on this processor"
-        if found.saturated:
-            words += _figures(found.saturated.error, found.saturated.plain_error, "with exact sums")
+        if first_run.saturated:
+            words += _figures(first_run.saturated.error, first_run.saturated.plain_error, "with exact sums")
         yield f"{words}: {spelled('{assignments:saturation=avoid}')} prevents it"
 
 
@@ -91,50 +90,50 @@ def _figures(error: float | None, other: float | None, where: str) -> str:
     return f", outputs at {in_decibels(error)} dB instead of {in_decibels(other)} {where}"
 
 
-def warnings(found: FirstRun, config: str = "", *, judged: bool = False) -> Iterator[str]:
-    """Yield warnings about a model that is written all the same.
+def warnings(first_run: FirstRun, config: str = "", *, judged: bool = False) -> Iterator[str]:
+    """Yield warnings about a model that is written nevertheless.
 
     ``judged``: its outputs were compared on more samples before. Random numbers, and one token, show that it
     runs, and little of how good it is.
     """
-    yield from (f"Warning: {reason}" for reason in found.wrong)
-    error = found.as_opened.error if found.as_opened else None
-    is_open = not judged and found.has_sample and found.once is None
+    yield from (f"Warning: {reason}" for reason in first_run.wrong)
+    error = first_run.as_opened.error if first_run.as_opened else None
+    is_open = not judged and first_run.has_sample and first_run.once is None
     if is_open and error is not None and is_poor(error):
-        yield poor(figure_of(error), found.sample, config, tuning_ways(config))
+        yield poor(figure_of(error), first_run.sample, config, tuning_ways(config))
 
 
 def preset_of(config: str, scheme: Scheme) -> str:
-    """Return the name of a preset whose formats are in use, untuned: others have more to offer then."""
-    said = find_preset(config) or {}
-    is_plain = said.get("activation") == scheme.activation and scheme.finetune is None
+    """Return the name of a preset whose formats are in use, untuned; empty for any other scheme."""
+    keys = find_preset(config) or {}
+    is_plain = keys.get("activation") == scheme.activation and scheme.finetune is None
     return config if is_plain else ""
 
 
 def useless(
-    outputs: Checked, config: str, *, weight: str = "", found: str = "", ways: Sequence[str] = ()
+    outputs: Checked, config: str, *, weight: str = "", search: str = "", ways: Sequence[str] = ()
 ) -> str:
     """Return why a language model is not written whose probabilities are far from the float model's.
 
-    ``weight``: their format, if the scheme quantizes nothing but weights; ``found``: what was tried, in
+    ``weight``: their format, if the scheme quantizes nothing but weights; ``search``: what was tried, in
     words; ``ways``: what helps beside it.
     """
     name = f"{config}: " if find_preset(config) else ""
     ways = [*ways]
     ways += [f"{as_option('config', _WIDER[config])} has {_wider(config)}"] if config in _WIDER else []
     if weight:
-        finer = [one for one in _OF_WEIGHTS if _bits(str(PRESETS[one]["weight"])) > _bits(weight)]
+        finer = [preset for preset in _OF_WEIGHTS if _bits(str(PRESETS[preset]["weight"])) > _bits(weight)]
         ways += [f"{as_option('config', ' or '.join(finer))} has more bits"] if finer else []
     else:
         ways += [f"{as_option('config', 'W8')} leaves activations in float", spelled(_ROW_BY_ROW)]
     ways += [spelled("{fast} writes the model without a comparison")]
-    tried = f" ({found})" if found else ""
+    tried = f" ({search})" if search else ""
     limit = f"above the limit of {DIVERGED} for a usable model"
     return f"{name}{outputs.figure}, {limit}{tried}. Instead: {'; '.join(ways)}"
 
 
 def unmeasured(tensors: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield a warning for a language model that was compared on nothing, by formats and roles of tensors.
+    """Yield a warning for a language model whose outputs were not compared, by formats and roles of tensors.
 
     Weights alone lose little with 4 bits and more; activations of few bits may lose everything.
     """
@@ -149,8 +148,8 @@ def unmeasured(tensors: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def _wider(config: str) -> str:
     """Return which part of the wider preset of a preset has more bits, in words."""
-    same, wider = PRESETS[config], PRESETS[_WIDER[config]]
-    return "weights of 8 bits" if same["activation"] == wider["activation"] else "activations of 16 bits"
+    narrow, wider = PRESETS[config], PRESETS[_WIDER[config]]
+    return "weights of 8 bits" if narrow["activation"] == wider["activation"] else "activations of 16 bits"
 
 
 def _bits(name: str) -> float:
@@ -158,12 +157,12 @@ def _bits(name: str) -> float:
 
 
 def is_poor(*errors: float) -> bool:
-    """Return whether any of some squared errors of outputs by their power leaves little of them."""
+    """Return whether any of these squared errors of outputs, relative to their power, is large."""
     return not all(error <= 10 ** (-LEAST / 10) for error in errors)  # NaN leaves nothing
 
 
 def tuning_ways(config: str, *, fitted: bool = False) -> list[str]:
-    """Return what tunes the weights of a preset; little is left to ``fitted`` ones, rounded by outputs."""
+    """Return ways to tune the weights of a preset; ``fitted``: outputs have rounded them already."""
     tuning = f"{config}_ADAQUANT"
     tools = [] if fitted else ["tools.finetune"]
     tools += [as_option("config", tuning)] if find_preset(tuning) else []
@@ -171,7 +170,7 @@ def tuning_ways(config: str, *, fitted: bool = False) -> list[str]:
 
 
 def poor(figure: str, where: str, config: str = "", ways: Iterable[str] = ()) -> str:
-    """Return a warning for a figure that leaves little of the outputs, with the ``ways`` to have more."""
+    """Return a warning for a poor figure of the outputs, with the ``ways`` to improve it."""
     name = f"{config}: " if find_preset(config) else ""
     ways = [*ways]
     ways += [f"{as_option('config', _WIDER[config])} has {_wider(config)}"] if config in _WIDER else []

@@ -1,4 +1,4 @@
-"""What two models cost, side by side."""
+"""Time and memory of two models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _ms(seconds: float) -> str:
 
 
 def at_speed(ratio: Timing) -> str:
-    """Return what the ratio of a model's times to another's says: ``1.5 times faster``, ``as fast``.
+    """Return the ratio of a model's times to another's in words: ``1.5 times faster``, ``as fast``.
 
     ``1.2 times slower`` and ``unknown`` are the others.
     """
@@ -42,8 +42,8 @@ def at_speed(ratio: Timing) -> str:
     return f"{ratio.median:.3g} times slower" if kind is Speed.SLOWER else kind.value
 
 
-def against(ratio: Timing, other: str = "float") -> str:
-    """Return how fast a model is beside another: ``1.5 times faster than float (1.45 to 1.53)``.
+def against(ratio: Timing, reference: str = "float") -> str:
+    """Return how fast a model is compared with another: ``1.5 times faster than float (1.45 to 1.53)``.
 
     With the quartiles; ``as fast as float (0.98 to 1.01 times its time)`` where both are about 1.
     """
@@ -51,61 +51,61 @@ def against(ratio: Timing, other: str = "float") -> str:
     if kind is Speed.UNKNOWN:
         return "unknown, times scatter: the machine is too busy"
     if kind is Speed.SAME:
-        return f"as fast as {other} ({low} to {high} times its time)"
+        return f"as fast as {reference} ({low} to {high} times its time)"
     if kind is Speed.FASTER:
         low, high = f"{1 / ratio.high:.2f}", f"{1 / ratio.low:.2f}"
-    return f"{at_speed(ratio)} than {other} ({low} to {high})"
+    return f"{at_speed(ratio)} than {reference} ({low} to {high})"
 
 
-def beside(made: Timing, before: Timing, ratio: Timing) -> str:
-    """Return the time of an inference beside that of the float model, and how fast that is.
+def beside(after: Timing, before: Timing, ratio: Timing) -> str:
+    """Return the times of an inference of a model and its float model, and how they compare.
 
     ``0.42 ms, float 0.63 ms: 1.5 times faster than float (1.45 to 1.53)``; no time where nothing is known.
     """
     if speed(ratio) is Speed.UNKNOWN:
         return against(ratio)
-    return f"{_ms(made.median)} ms, float {_ms(before.median)} ms: {against(ratio)}"
+    return f"{_ms(after.median)} ms, float {_ms(before.median)} ms: {against(ratio)}"
 
 
 def cost_lines(costs: Costs) -> Iterator[str]:
-    """Yield the time and memory of a model beside those of its float model."""
-    before, made = costs.before, costs.made
-    yield f"Time per sample: {beside(made.run, before.run, costs.ratio)}, {made.run.runs} runs each"
+    """Yield the time and memory of a model and of its float model."""
+    before, after = costs.before, costs.made
+    yield f"Time per sample: {beside(after.run, before.run, costs.ratio)}, {after.run.runs} runs each"
     if costs.lost:
         yield _slower(costs.lost)
-    if made.peak_bytes and before.peak_bytes:
-        sizes = f"{made.peak_bytes / 1e6:.1f} MB, float {before.peak_bytes / 1e6:.1f} MB"
-        yield f"Peak memory to open and run: {sizes}: {made.peak_bytes / before.peak_bytes:.2f} times"
+    if after.peak_bytes and before.peak_bytes:
+        sizes = f"{after.peak_bytes / 1e6:.1f} MB, float {before.peak_bytes / 1e6:.1f} MB"
+        yield f"Peak memory to open and run: {sizes}: {after.peak_bytes / before.peak_bytes:.2f} times"
 
 
-def beside_lines(found: BesideFloat | None, advice: str = "") -> Iterator[str]:
-    """Yield how fast a model is beside its float model; if it is slower, by what, and an ``advice``."""
-    if found is None:
+def beside_lines(times: BesideFloat | None, advice: str = "") -> Iterator[str]:
+    """Yield how a model's time compares with its float model; where slower, the operators and ``advice``."""
+    if times is None:
         return
-    yield f"Time here: {beside(found.made, found.before, found.ratio)}"
-    if found.is_slower:
-        yield "; ".join(filter(None, (_slower(found.lost), advice)))
+    yield f"Time here: {beside(times.made, times.before, times.ratio)}"
+    if times.is_slower:
+        yield "; ".join(filter(None, (_slower(times.lost), advice)))
 
 
 def _slower(lost: Sequence[KernelTime]) -> str:
-    """Return which operators take the time that is lost."""
+    """Return the operators in which time is lost."""
     return f"Slower: {', '.join(map(_kernel, lost))}" if lost else "Slower"
 
 
-def _kernel(one: KernelTime) -> str:
+def _kernel(kernel: KernelTime) -> str:
     from transforms.graph.some_names import counted
 
-    before = f" (float {_ms(one.before)} ms)" if one.before else ""
-    return f"{one.op} {_ms(one.seconds)} ms{before} in {counted(one.nodes, 'node')}"
+    before = f" (float {_ms(kernel.before)} ms)" if kernel.before else ""
+    return f"{kernel.op} {_ms(kernel.seconds)} ms{before} in {counted(kernel.nodes, 'node')}"
 
 
 def what_helps(
-    scheme: Scheme, found: BesideFloat | None, *, placed: bool = False, needs_blocks: bool = False
+    scheme: Scheme, times: BesideFloat | None, *, placed: bool = False, needs_blocks: bool = False
 ) -> str:
-    """Return what makes a model of a scheme faster on this machine, empty if nothing is known to.
+    """Return an option that makes a model of a scheme faster on this machine, empty without a known one.
 
-    ``found``: its time; ``placed``: layers were looked for already that are faster in float;
-    ``needs_blocks``: its operators have weights in blocks alone.
+    ``times``: its time and that of the float model; ``placed``: layers that are faster in float were already
+    searched for; ``needs_blocks``: its operators take only weights in blocks.
     """
     if placed:
         return "no other choice of layers in float was faster"
@@ -114,7 +114,7 @@ def what_helps(
         return way if scheme.keep_float else ""
     fmt = scheme.format(scheme.activation)
     if fmt is None:
-        rounds_caches = bool(found and found.lost and found.lost[0].op == "QuantizeLinear")
+        rounds_caches = bool(times and times.lost and times.lost[0].op == "QuantizeLinear")
         is_in_blocks = scheme.block_size and not (rounds_caches or needs_blocks)
         return spelled(_PER_CHANNEL) if is_in_blocks else ""
     return f"{for_cpu(scheme)} makes a faster model" if fmt.is_integer else EMULATED.format(scheme.activation)

@@ -30,13 +30,13 @@ def lines(done: TunedModel, samples: int, sizes: Sizes, *, fitted: bool = False)
 
 
 def poor(done: TunedModel) -> Iterator[str]:
-    """Yield a warning if tuning leaves little of the outputs on held-out samples."""
+    """Yield a warning if the outputs on held-out samples are poor after tuning."""
     if math.isfinite(done.after) and running.is_poor(done.after):
         yield running.poor(running.figure_of(done.after, of_tokens=done.of_tokens), "held-out samples")
 
 
 def broken_limit(done: TunedModel, limit: int | None) -> str | None:
-    """Return what to say of a limit on memory that does not hold, or None."""
+    """Return the line on a limit on memory that cannot be kept, or None."""
     needed = done.walk.largest_step
     if limit is None or needed <= limit:
         return None
@@ -52,9 +52,9 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
     for number, layer in enumerate(done.walk.layers):
         is_kept = layer.is_kept and done.attempt is not None and number not in done.put_back
         kept_count += is_kept
-        kept = layer.what if is_kept else "put back" if number in done.put_back else "not changed"
+        outcome = layer.what if is_kept else "put back" if number in done.put_back else "not changed"
         change = in_words(layer.power, layer.before, layer.after)
-        yield Detail(f"{layer.name:<{width}}  {layer.op}  {change}  {kept}  {layer.seconds:.2f} s")
+        yield Detail(f"{layer.name:<{width}}  {layer.op}  {change}  {outcome}  {layer.seconds:.2f} s")
     reasons = Counter((layer.op, layer.reason) for layer in done.walk.left_alone)
     for (op, reason), count in reasons.items():
         yield Detail(f"Skipped: {count} {op}: {reason}")
@@ -72,22 +72,22 @@ def tuning_lines(done: TunedModel, samples: int) -> Iterator[str]:
 
 
 def reasons(done: TunedModel) -> Iterator[str]:
-    """Yield for each layer how much of its error new weights cannot mend, if that can be said."""
+    """Yield for each layer the share of its error that other weights cannot remove, where it is known."""
     for name, share in _shares(done):
         yield f"{name}: {share:.0%} of its error comes from its inputs: float weights leave it, too"
 
 
 def _shares(done: TunedModel) -> Iterator[tuple[str, float]]:
-    """Yield the layers that have an error, with the share of it that float weights leave, too."""
+    """Yield the layers that have an error, with the share of it that remains with float weights."""
     for layer in done.walk.layers:
         if layer.before > 0 and math.isfinite(layer.before) and math.isfinite(layer.of_inputs):
             yield layer.name, min(max(layer.of_inputs, 0.0) / layer.before, 1.0)
 
 
 def in_words(power: float, *errors: float) -> str:
-    """Return squared errors of a layer one after another: in dB, as numbers where the power is none to go by.
+    """Return squared errors of a layer one after another: in dB, as numbers where the power is unusable.
 
-    ``power``: the squares of what is right, around their means.
+    ``power``: the squares of the right outputs, around their means.
     """
     ratios = [_decibels(power, error) for error in errors]
     if None not in ratios:
@@ -102,7 +102,7 @@ def in_words(power: float, *errors: float) -> str:
 def _of_outputs(done: TunedModel) -> str:
     errors = (done.before,) if done.attempt is None else (done.before, done.after)
     if done.of_tokens:
-        words = f"KL divergence of {' -> '.join(f'{one:.3g}' for one in errors)} nats a token"
+        words = f"KL divergence of {' -> '.join(f'{error:.3g}' for error in errors)} nats a token"
         return f"{words}{_what_blocked(done)}"
     ratios = [_decibels(1.0, error) or "none" for error in errors]
     reason = "an output of the float model is zero there, or one is not finite"

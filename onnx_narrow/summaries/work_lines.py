@@ -1,4 +1,4 @@
-"""What both quantizers tell of a work that is done, from its record.
+"""The summary of finished work of ``quantize`` and ``mix_precision``, from its record.
 
 Summaries of tuning, mixed precision and targets are imported when needed: imports take time that small jobs
 notice.
@@ -32,19 +32,19 @@ _FASTER = "ONNX Runtime's CPU provider runs int8 activations slowly: {} makes a 
 _RANDOM = "Warning: ranges come from random numbers; the result shows that the model runs, not its accuracy"
 
 
-def lines(work: Work, sizes: Sizes, kept: Counter[str]) -> Iterator[str]:
+def lines(work: Work, sizes: Sizes, in_float: Counter[str]) -> Iterator[str]:
     """Yield the summary: steps in order, sizes, where and how fast the model runs, and its target.
 
-    ``kept``: nodes that compute in float, by operator.
+    ``in_float``: nodes that compute in float, by operator.
     """
     record, scheme, options = work.record, work.scheme, work.options
     assert record.first is not None, "the model was tried out"
     entered = [name for name, _ in record.steps]
-    for _, field, told in dict.fromkeys(row for name in entered for row in _OF_STEPS if name in row[0]):
+    for _, field, describe in dict.fromkeys(row for name in entered for row in _OF_STEPS if name in row[0]):
         if value := attrgetter(field)(record):
-            yield from told(value, work)
+            yield from describe(value, work)
     yield from running.kept_lines(record.first)
-    *first_lines, end = quantize.lines(work, sizes, kept)
+    *first_lines, end = quantize.lines(work, sizes, in_float)
     yield from first_lines
     if scheme.target in ("", ON_CPU) and record.first.saturated is None:
         yield from running.saturated_line(record.first, work.graph)
@@ -85,11 +85,11 @@ _OF_STEPS: Sequence[tuple[Sequence[str], str, Callable[[Any, Work], Iterable[str
     (("keep_target", "check_target", "compare"), "rechecked", lambda lines, _: lines),
     (_STORING, "stored", lambda lines, _: lines),
 )
-"""What steps tell: of a field of the record, where it is set. Steps that are entered twice tell it once."""
+"""The lines of each step, from a field of the record where it is set; once for a step that ran twice."""
 
 
 def warnings(work: Work) -> Iterator[str]:
-    """Yield a line for each defect of a model that is written all the same."""
+    """Yield a line for each defect of a model that is written nevertheless."""
     record, outputs = work.record, work.record.decisions.outputs
     assert record.first is not None, "the model was tried out"
     if record.is_compared and outputs and running.is_poor(outputs.error, outputs.others or 0.0):
@@ -110,11 +110,11 @@ def warnings(work: Work) -> Iterator[str]:
 
 
 def useless(outputs: Checked, work: Work) -> str:
-    """Return why a language model is of no use, with options that make a better one."""
+    """Return why a language model is unusable, with options that make a better one."""
     is_alone = work.scheme.format(work.scheme.activation) is None
     weight = str(work.scheme.weight) if is_alone else ""
-    found, ways = quantize.searched(work.record.decisions), list(_more_bits(work))
-    return running.useless(outputs, _config(work), weight=weight, found=found, ways=ways)
+    search, ways = quantize.searched(work.record.decisions), list(_more_bits(work))
+    return running.useless(outputs, _config(work), weight=weight, search=search, ways=ways)
 
 
 def _config(work: Work) -> str:
@@ -123,7 +123,7 @@ def _config(work: Work) -> str:
 
 
 def _poor(outputs: Checked, work: Work) -> Iterator[str]:
-    """Yield a warning for each figure that leaves little of the outputs, with what helps."""
+    """Yield a warning for each poor figure of the outputs, with options that improve it."""
     config, ways = _config(work), [*_other_layers(work), *_more_bits(work)]
     if work.options.tuning is None and not work.scheme.is_dynamic:  # weights of integer products cannot be
         ways += running.tuning_ways(config, fitted=work.record.decisions.fitted)
@@ -136,12 +136,12 @@ def _poor(outputs: Checked, work: Work) -> Iterator[str]:
 
 
 def _preset_beside(work: Work) -> str:
-    """Return the preset that a target stands for: the one that was given, or its own."""
+    """Return the preset that is compared with the target: the one of the call, or the target's own."""
     return str(work.options.recorded.get("config") or target(ON_CPU).preset)
 
 
 def _other_layers(work: Work) -> Iterator[str]:
-    """Yield what leaves more of the outputs of a model for the processor's kernels, as was measured."""
+    """Yield other choices of layers that improve the outputs of a model for ONNX Runtime's CPU provider."""
     beside = work.record.beside
     if beside is not None and beside.is_far and not beside.is_taken:
         yield f"{as_option('config', _preset_beside(work))} is at {beside.without:.1f} dB"
@@ -150,7 +150,7 @@ def _other_layers(work: Work) -> Iterator[str]:
 
 
 def _more_bits(work: Work) -> Iterator[str]:
-    """Yield how the last changes leave more of the outputs."""
+    """Yield options that give caches and embeddings more bits."""
     if work.options.kv_cache == "int4":
         yield spelled("{kv_cache:int8} has more bits for caches")
     elif work.options.kv_cache:

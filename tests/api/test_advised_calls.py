@@ -12,7 +12,7 @@ import pytest
 from onnx_narrow.charts.report_style import stacked
 from onnx_narrow.summaries.advice import helps
 from onnx_narrow.summaries.advised_call import Door
-from onnx_narrow.summaries.made import Made
+from onnx_narrow.summaries.model_history import ModelHistory
 from tests.helpers import origins
 from tools import quantize
 from tools.cli.job import parse
@@ -50,12 +50,12 @@ def found() -> LossOrigins:
     return replace(found, causes=causes)
 
 
-def made(options: dict[str, object], door: Door | None = None, **keys: object) -> Made:
+def made(options: dict[str, object], door: Door | None = None, **keys: object) -> ModelHistory:
     metadata = {"onnx_narrow.tool": "quantize", "onnx_narrow.options": json.dumps(options)}
     names = {f"gemm{i}" for i in range(5)}
     scheme = preset("U8S8").with_(**{**OFF, **keys})
     places = Path("m.onnx"), Path("q.onnx"), {"data": "samples"}, metadata, names, set[str]()
-    return Made(*places, scheme, 4000, door or Door())
+    return ModelHistory(*places, scheme, 4000, door or Door())
 
 
 def test_a_call_in_python_is_that_of_the_command() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnx_narrow.summaries.made import Made
+from onnx_narrow.summaries.model_history import ModelHistory
 from tests.full_range.test_shift_tensors import MAKERS, PADDED, PADDED_DATA
 from tests.helpers import origins, tunable
 from transforms.full_range.shift_tensors import shift_tensors
@@ -158,7 +158,7 @@ def test_layers_of_one_cause_are_under_it(found: LossOrigins) -> None:
         causes={1: alike, 0: other, 3: alike},
     )
     assert list(by_cause(several)) == [(alike.words, [1, 3]), ("clipped", [0])]
-    made = Made(Path("m.onnx"), Path("q.onnx"), {}, {}, frozenset(), frozenset())
+    made = ModelHistory(Path("m.onnx"), Path("q.onnx"), {}, {}, frozenset(), frozenset())
     said = [line for line in lines(several, made) if " %  " in line]
     assert said == [
         "  43.0 %  2 layers: rounding of weights to int8",

@@ -10,7 +10,7 @@ from tools.cli.job import Job
 
 
 def call(job: Job) -> Any:
-    """Call the function of a job with its options, print what it tells, and return what it returns."""
+    """Call the function of a job with its options, print what it reports, and return its result."""
     from tools.cli.printed import Printed
 
     return getattr(onnx_narrow, job.name)(**job.keywords(), progress=Printed(verbose=job.verbose))
@@ -25,8 +25,8 @@ def call_on_one_thread(job: Job) -> Any:
 def keep_products_on_one_thread() -> None:
     """Let NumPy's matrix products run on one thread, also where the environment asks for more.
 
-    As :mod:`transforms.run.run_each` does, which says why, for all of a tool and the processes
-    that it starts, and without the import of NumPy: it takes effect if that has not been imported yet.
+    :mod:`transforms.run.run_each` does so, too, and explains why. This is for all of a tool and its
+    processes, and does not import NumPy: it takes effect only before NumPy is imported.
     """
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"

@@ -1,4 +1,4 @@
-"""What all tools share on the command line: strict options, one-line errors and exit codes."""
+"""The command line of all tools: strict options, one-line errors and exit codes."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _SOURCES = ("model", "baseline", "quantized")
 """Options that name the source of a tool; each tool has one of them."""
 
 _LONGEST = 4000
-"""Characters of a message: a name in a file may have any number."""
+"""Most characters of a message: names in files may be of any length."""
 
 _NARROW = 98
 """Columns of commands in ``--help``."""
 
 _COLLECTIONS = 10_000, 20, 50
-"""When Python looks for cycles: by its default it spends a fifth of the time on graphs that all live on."""
+"""Thresholds of the garbage collection: with its defaults it takes a fifth of the time and frees little."""
 
 
 def _placed(option: Option) -> str:
-    """Return the main name of an option, and what stands for its value."""
+    """Return the main name of an option and the placeholder for its value."""
     return f"{option.names[0]} {option.written.split()[-1]}"
 
 
@@ -60,7 +60,7 @@ def _command(line: str) -> str:
 
 
 def purpose_of(docstring: str | None) -> str:
-    """Return what the docstring of a tool says in its first line, without the command to ask for help."""
+    """Return the first line of a tool's docstring, without the command that shows its help."""
     return (docstring or "").partition("\n")[0].partition(": ``")[0].rstrip(".") + "."
 
 
@@ -68,9 +68,9 @@ def purpose_of(docstring: str | None) -> str:
 class Tool:
     """A tool, ``python -m tools.MODULE``, with the options of a job.
 
-    Its help begins with the purpose, from the docstring (``words``) of the module, and the most usual
-    ``commands``, each a line of what comes after the module; ``brief`` ends the short one, ``details`` the
-    one with all options. ``why_not``: why options of a job do not go together.
+    Its help begins with the purpose, from the docstring (``words``) of the module, and the most common
+    ``commands``, one line each, without the module; ``brief`` ends the short help, ``details`` the one with
+    all options. ``why_not``: why options of a job cannot be combined.
     """
 
     module: str
@@ -99,11 +99,10 @@ class Tool:
     def __call__(self, argv: Sequence[str] | None = None) -> int:
         """Parse the options as a job, do the work, and turn any failure into one line on stderr.
 
-        Returns 0 or what ``work`` returns when the work is done, 1 when the input, the model or the machine
-        stood in its way, 3 when there is nothing to do or a target, metric or limit is not met, and 128 and
-        the number of the signal (130: Ctrl-C) when that ended it, with nothing left half written; a usage
-        error leaves through argparse with 2, as do options of which ``why_not`` or the API says that they do
-        not go together.
+        Returns 0 or the result of ``work`` when the work is done, 1 after an error in the input, the model or
+        the machine, 3 when there is nothing to do or a target, metric or limit is not met, and 128 plus the
+        number of a signal (130: Ctrl-C) that ended it, with no file half written. A usage error, also one
+        that ``why_not`` or the API reports, exits through argparse with 2.
         """
         parser = self.parser()
         argv = with_names(parser, sys.argv[1:] if argv is None else argv)
@@ -130,12 +129,12 @@ class Tool:
 
 
 def _two_spellings(parser: argparse.ArgumentParser, argv: Sequence[str]) -> str | None:
-    """Return the error of the first option that is given in two spellings, of which one would be ignored."""
+    """Return the error for the first option that is given in two spellings: one would be ignored."""
     words = {word.partition("=")[0] for word in argv}
     for action in parser._actions:
-        both = [name for name in action.option_strings if name in words]
-        if len(both) > 1 and not isinstance(action, argparse.BooleanOptionalAction):
-            return f"{both[0]} and {both[1]} are the same option: give one of them"
+        spellings = [name for name in action.option_strings if name in words]
+        if len(spellings) > 1 and not isinstance(action, argparse.BooleanOptionalAction):
+            return f"{spellings[0]} and {spellings[1]} are the same option: give one of them"
     return None
 
 
@@ -174,13 +173,17 @@ def _is(error: Exception, module: str, name: str) -> bool:
 
 
 def _of_source(job: Job, error: Exception) -> str:
-    """Return the file that an error is to end with: one about a model, or that names nothing."""
+    """Return the source file to append to an error that is about a model, or that names nothing."""
     about_model = _is(error, "transforms.model.read_model", "ModelError")
     in_own_words = re.search("'|--", str(error)) is not None and not isinstance(error, UnicodeError)
     if isinstance(error, OSError) or (isinstance(error, ValueError) and in_own_words and not about_model):
         return ""
-    given = [str(job.get(name)) for name in _SOURCES if job.get(name)]
-    return "" if not given or any(Path(one).name in str(error) for one in given) else f" (in '{given[0]}')"
+    sources = [str(job.get(name)) for name in _SOURCES if job.get(name)]
+    return (
+        ""
+        if not sources or any(Path(source).name in str(error) for source in sources)
+        else f" (in '{sources[0]}')"
+    )
 
 
 def _one_line(error: BaseException) -> str:
@@ -190,7 +193,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return text as a terminal may show it: names come from files, and may hold whatever moves a cursor."""
+    """Return text that is safe on a terminal: names come from files, and may contain control characters."""
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -198,13 +201,13 @@ def _shown(text: str) -> str:
 
 def details_once() -> Callable[[LogRecord], bool]:
     """Return a filter that lets each message of the level DEBUG pass once, and all others."""
-    said: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str]] = set()
 
     def _is_new(record: LogRecord) -> bool:
         message = record.name, record.getMessage()
-        if record.levelname == "DEBUG" and message in said:
+        if record.levelname == "DEBUG" and message in seen:
             return False
-        said.add(message)
+        seen.add(message)
         return True
 
     return _is_new

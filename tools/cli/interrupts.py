@@ -1,10 +1,9 @@
 """Ctrl-C and other signals that end a tool: one line and an exit code, whenever they come.
 
-An exception does for most of the work, but not for all of a run: imports of compiled modules swallow it or
-turn it into another, which a tool might take for a missing package; code that is not Python's sees it only
-when it returns; and a second one breaks off the cleaning up after the first. So a process that is a tool
-leaves at once as long as it starts or imports, unwinds while it works, and leaves all the same if that takes
-too long.
+An exception is not enough for all of a run: imports of compiled modules swallow it or turn it into another,
+which a tool might take for a missing package; compiled code sees it only when it returns; and a second signal
+interrupts the cleanup after the first. So a process that is a tool exits at once while it starts or imports,
+unwinds while it works, and exits anyway if unwinding takes too long.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _STARTING, _WORKING, _UNWINDING, _LEAVING, _DONE = range(5)
 
 
 class Interrupted(KeyboardInterrupt):
-    """The work ends because of a signal; ``code`` is what the process should leave with."""
+    """The work ends because of a signal; ``code`` is the exit code of the process."""
 
     def __init__(self, number: int) -> None:
         """Take the number of the signal."""
@@ -34,18 +33,18 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Tool:
-    """The tool that this process is: how far it is, and how it ends."""
+    """The tool that this process runs: its phase, and how it ends."""
 
     def __init__(self, name: str) -> None:
         self._name, self._phase, self._code, self._once = name, _STARTING, 0, [True]
         for number in _NUMBERS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and a shell's background jobs wish
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup, or in a shell's background
                 signal.signal(number, self._take)
         sys.unraisablehook = _say_unless_interrupted
 
     def work(self) -> None:
-        """Let signals raise Interrupted from now on, and watch that it is heeded."""
-        if self._phase == _STARTING:  # later works of this process have the first one's watch
+        """Let signals raise Interrupted from now on, and watch that the process ends after it."""
+        if self._phase == _STARTING:  # later calls in this process use the same watching thread
             self._begin_watch()
         self._phase = _WORKING
 
@@ -58,12 +57,12 @@ class _Tool:
         threading.Thread(target=self._watch, args=(wakened,), daemon=True).start()
 
     def end(self, code: int) -> None:
-        """Let signals end the process with this code from now on: it has done what it was to do."""
+        """Let signals end the process with this code from now on: its work is done."""
         self._code, self._phase = code, _DONE
 
     def leave(self, code: int) -> None:
-        """End the process here, without the temporary files that it has, and say why."""
-        self._phase = _LEAVING  # no signal comes in between from here on
+        """End the process here: remove its temporary files, and print why."""
+        self._phase = _LEAVING  # signals have no effect from here on
         try:
             self._once.pop()
         except IndexError:  # the main thread, or the one that watches it, is about to
@@ -92,7 +91,7 @@ class _Tool:
             raise Interrupted(number)
 
     def _watch(self, wakened: int) -> None:
-        """Wait for a signal, which is seen here also while the main thread runs code that is not Python's."""
+        """Wait for a signal: this thread sees it even while the main thread runs compiled code."""
         number = 0
         while number not in _NUMBERS:
             number = os.read(wakened, 1)[0]
@@ -105,9 +104,9 @@ _tool: _Tool | None = None
 
 
 def take_signals(command: str = "") -> bool:
-    """Let signals end this process in one line if it was started to be a tool; return whether it was.
+    """Let signals end this process with one line if it was started as a tool; return whether it was.
 
-    ``command``: what it was started as, if not by ``python -m``.
+    ``command``: the command that started it, if not ``python -m``.
     """
     global _tool
     words, package = sys.orig_argv, (__package__ or "").rpartition(".")[0]
@@ -119,7 +118,7 @@ def take_signals(command: str = "") -> bool:
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Let signals that end a process raise KeyboardInterrupt meanwhile, in the main thread."""
+    """Let signals that end a process raise KeyboardInterrupt inside the block, in the main thread."""
     if _tool is not None:
         _tool.work()
         yield
@@ -129,7 +128,7 @@ def raised() -> Iterator[None]:
         for number, handler in previous.items():
             if handler is not signal.SIG_IGN:
                 signal.signal(number, _raise)
-    except ValueError:  # another thread: it cannot say how signals are taken
+    except ValueError:  # another thread cannot set signal handlers
         previous = {}
     try:
         yield
@@ -139,7 +138,7 @@ def raised() -> Iterator[None]:
 
 
 def end(code: int) -> None:
-    """Take note that the work is done, with this exit code: a signal changes nothing any more."""
+    """Record that the work is done, with this exit code: later signals do not change it."""
     if _tool is not None:
         _tool.end(code)
 
@@ -171,13 +170,13 @@ def _active_children() -> list[Any]:
 
 
 def _quieten_threads() -> None:
-    """Let threads that wait for those processes fail without a word."""
+    """Let threads that wait for those processes fail silently."""
     threading: Any = sys.modules.get("threading")
     if threading is not None:
         threading.excepthook = lambda failed: None
 
 
 def _say_unless_interrupted(unraisable: sys.UnraisableHookArgs) -> None:
-    """An interrupt that comes while an object is deleted is swallowed there; the watch sees to the rest."""
+    """Hide an interrupt that is raised while an object is deleted: the watching thread ends the process."""
     if not isinstance(unraisable.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)

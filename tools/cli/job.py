@@ -10,7 +10,7 @@ from onnx_narrow.options import keywords
 from tools.cli.parser import Parser
 
 _MAPPINGS = {"feeds", "input_shapes", "states"}
-"""Options of which each gives a name and its value."""
+"""Options that take a name and its value."""
 
 
 @dataclass(frozen=True)
@@ -22,25 +22,25 @@ class Job:
     written: Mapping[str, str]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of an option, or another one if it is not given."""
+        """Return the value of an option, or ``default`` if it is not given."""
         return self.values.get(name, default)
 
     @property
     def verbose(self) -> bool:
-        """Whether details are asked for."""
+        """Whether to print details."""
         return bool(self.get("verbose", False))
 
     def with_values(self, **values: object) -> Job:
-        """Return it with other values, without those that are None."""
+        """Return the job with changed values; None removes a value."""
         changed = {**self.values, **values}
         return replace(self, values={name: value for name, value in changed.items() if value is not None})
 
     def keywords(self) -> dict[str, Any]:
         """Return the options that the function of the job takes; ValueError for two shapes of an input."""
-        found = {name: value for name, value in self.values.items() if name in keywords(self.name)}
-        for name in _MAPPINGS & found.keys():
-            found[name] = _by_name(found[name], self.written[name])
-        return found
+        values = {name: value for name, value in self.values.items() if name in keywords(self.name)}
+        for name in _MAPPINGS & values.keys():
+            values[name] = _by_name(values[name], self.written[name])
+        return values
 
 
 def parse(parser: Parser, argv: Sequence[str] | None) -> Job:
@@ -55,9 +55,9 @@ def parse(parser: Parser, argv: Sequence[str] | None) -> Job:
 
 def _by_name(pairs: Sequence[tuple[str, Any]], option: str) -> dict[str, Any]:
     """Return pairs of name and value as a mapping; ValueError for a name with two values."""
-    found = dict(pairs)
+    mapping = dict(pairs)
     for name, value in pairs:
-        if found[name] != value:
-            what = "sizes" if option == "--input-shape" else "values"
-            raise ValueError(f"{option} '{name}' is given twice, with different {what}")
-    return found
+        if mapping[name] != value:
+            noun = "sizes" if option == "--input-shape" else "values"
+            raise ValueError(f"{option} '{name}' is given twice, with different {noun}")
+    return mapping

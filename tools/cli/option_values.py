@@ -1,4 +1,4 @@
-"""Values on the command line: anything else, or a number out of range, is refused in one line."""
+"""Reading values on the command line: an illegal one is refused in one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = {"": 0, "k": 1, "m": 2, "g": 3}
 
 
 def reader(option: Option) -> Callable[[str], Any] | None:
-    """Return what reads the value of an option, None where it is the text."""
+    """Return the function that reads the value of an option, None where it is the text."""
     kind = option.kind
     if option.read:
         return _READERS[option.read]
@@ -27,7 +27,7 @@ def reader(option: Option) -> Callable[[str], Any] | None:
 
 
 def reading(kind: Kind) -> Callable[[str], Any]:
-    """Return what reads a number of a kind."""
+    """Return a function that reads a number of a kind."""
     convert: type = int if kind.annotation == "int" else float
 
     def _read(text: str) -> Any:
@@ -43,7 +43,7 @@ def reading(kind: Kind) -> Callable[[str], Any]:
 
 
 def numbers(kind: Kind) -> Callable[[str], tuple[float, ...]]:
-    """Return what reads numbers separated by commas, each of a kind."""
+    """Return a function that reads numbers separated by commas, each of a kind."""
     return lambda text: tuple(map(reading(kind), text.split(",")))
 
 
@@ -66,7 +66,7 @@ def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def pair(words: str) -> Callable[[str], tuple[str, str]]:
-    """Return what reads two names with ``=`` between them; ``words``: what they are."""
+    """Return a function that reads two names with ``=`` between them; ``words``: their description."""
 
     def _read(text: str) -> tuple[str, str]:
         first, sign, second = text.partition("=")
@@ -83,15 +83,15 @@ def bytes_of(text: str) -> int:
 
 
 def file_size(text: str) -> int:
-    """Return a number of bytes, where MB is a million of them and MiB 2^20: ``190MB``, ``1.5GiB``."""
+    """Return a number of bytes, where MB is a million bytes and MiB 2^20: ``190MB``, ``1.5GiB``."""
     return _with_unit(text, 1 << 10 if text.lower().removesuffix("b").endswith("i") else 1000)
 
 
 def _with_unit(text: str, step: int) -> int:
-    shortened = text.lower().removesuffix("b").removesuffix("i")
-    unit = shortened[-1:] if shortened[-1:] in _UNITS else ""
+    digits = text.lower().removesuffix("b").removesuffix("i")
+    unit = digits[-1:] if digits[-1:] in _UNITS else ""
     try:
-        value = float(shortened.removesuffix(unit)) * step ** _UNITS[unit]
+        value = float(digits.removesuffix(unit)) * step ** _UNITS[unit]
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
@@ -115,4 +115,4 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "state": pair("an input and its output, IN=OUT"),
     "upper": str.upper,
 }
-"""What reads the values of options whose kind does not say how they are written."""
+"""Readers of options whose kind does not determine how their values are written."""

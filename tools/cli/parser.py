@@ -15,24 +15,24 @@ from tools.cli.option_values import reader
 from transforms.files.spelling import spelled, spelling
 
 _WIDEST, _HELP_AT = 110, 32
-"""Columns of ``--help``, and the one in which the words on an option begin."""
+"""Columns of ``--help``, and the one in which descriptions of options begin."""
 
 
 _OF_OTHERS = {"--device": "--provider", "--gpu": "--provider", "--batch_size": "--batch-size"}
-"""Names that other tools have for options."""
+"""Names of options in other tools, with ours."""
 
 
 _MANY = ("Sequence[str]", "Mapping", "Assignments")
-"""Types of options that are given several times."""
+"""Types of options that may be repeated."""
 
 
 class Parser(argparse.ArgumentParser):
     """A strict parser with one-line errors."""
 
     def __init__(self, job: str, *, brief: str = "", **settings: Any) -> None:
-        """Take the job, whose options the table has, and what any parser takes.
+        """Take the job, whose options are in the table, and the settings of any parser.
 
-        ``brief``: what ends ``--help``, the short one.
+        ``brief``: the end of the short ``--help``.
         """
         super().__init__(
             **settings,
@@ -50,26 +50,29 @@ class Parser(argparse.ArgumentParser):
         group.add_argument("--help-all", action="help", help="show all options, with details, and exit")
 
     def _settings(self, option: Option) -> dict[str, Any]:
-        """Return what argparse takes of an option."""
+        """Return the arguments of argparse for an option."""
         with spelling(self.spell):
-            found: dict[str, Any] = {"dest": option.name, "help": spelled(option.help)}
+            settings: dict[str, Any] = {"dest": option.name, "help": spelled(option.help)}
         if option.takes == "both":
-            return {**found, "action": argparse.BooleanOptionalAction}
+            return {**settings, "action": argparse.BooleanOptionalAction}
         if option.kind.annotation == "bool":
-            return {**found, "action": "store_false" if option.names[0].startswith("--no-") else "store_true"}
-        value = [word for word in option.written.split() if not word.startswith("--")]
-        found |= {"metavar": value[0]} if value else {}
-        found |= {"choices": option.kind.choices} if option.kind.choices else {}
-        found |= {"required": True} if option.is_required else {}
+            return {
+                **settings,
+                "action": "store_false" if option.names[0].startswith("--no-") else "store_true",
+            }
+        metavar = [word for word in option.written.split() if not word.startswith("--")]
+        settings |= {"metavar": metavar[0]} if metavar else {}
+        settings |= {"choices": option.kind.choices} if option.kind.choices else {}
+        settings |= {"required": True} if option.is_required else {}
         if option.takes:
-            found |= {"nargs": "+", "action": "extend" if option.takes == "extend" else "store"}
+            settings |= {"nargs": "+", "action": "extend" if option.takes == "extend" else "store"}
         elif option.kind.annotation.startswith(_MANY):
-            found["action"] = "append"
-        return {**found, "type": reader(option)}
+            settings["action"] = "append"
+        return {**settings, "type": reader(option)}
 
     def spell(self, name: str, value: str = "") -> str:
         """Return an option as it is written on the command line, by the name of its keyword."""
-        jobs = (self.job, *JOBS)  # an option that this one lacks is written as another has it
+        jobs = (self.job, *JOBS)  # an option that this job lacks is spelled as in another
         words = next((options(job)[name].names for job in jobs if name in options(job)), ())
         word = words[0] if words else f"--{name.replace('_', '-')}"
         if value == "False":
@@ -77,13 +80,13 @@ class Parser(argparse.ArgumentParser):
         return f"{word} {value}".rstrip()
 
     def error(self, message: str) -> NoReturn:
-        """Leave with one line, as any other error does, and exit code 2; an option goes by its main name."""
+        """Exit with code 2 and one line, as any other error does; an option is called by its main name."""
         for action in self._actions:
             message = message.replace("/".join(action.option_strings), action.option_strings[0])
         self.exit(2, f"{name_of(self)}: error: {message}{self._meant(message)} (see --help)\n")
 
     def _meant(self, message: str) -> str:
-        """Return the option or the value that was probably meant by an unknown one, in words."""
+        """Return the suggestion for an unknown option or value, in words."""
         from ops.legal_names import did_you_mean  # ops needs time to import
 
         label, unknown, words = message.partition("unrecognized arguments: ")
@@ -112,7 +115,7 @@ class Parser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help, which nobody may read: 3.11.2 raises BrokenPipeError then, 3.11.7 does not."""
+        """Print the help and ignore a closed pipe: Python 3.11.2 raises BrokenPipeError, 3.11.7 does not."""
         with contextlib.suppress(OSError):
             super().print_help(file)
 
@@ -121,7 +124,7 @@ class _ShortHelp(argparse.Action):
     """``--help``: print the short help and leave."""
 
     def __init__(self, option_strings: list[str], **settings: Any) -> None:
-        """Take what any action takes: the option has no value."""
+        """Take the settings of any action: the option has no value."""
         super().__init__(option_strings, **{**settings, "dest": "help", "nargs": 0})
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
@@ -136,7 +139,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     """Lines as they are written, and most options on a line of their own."""
 
     def __init__(self, prog: str, **settings: Any) -> None:
-        """Take the width of the terminal as far as it is easy to read."""
+        """Use the width of the terminal, up to one that is easy to read."""
         width = min(shutil.get_terminal_size().columns, _WIDEST) - 2
         super().__init__(prog, **{"max_help_position": _HELP_AT, "width": width, **settings})
 
@@ -147,14 +150,14 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 def _groups(options: Iterable[Option]) -> dict[str, list[Option]]:
     """Return the options of each group, in the order of ``--help``."""
-    found: dict[str, list[Option]] = {}
+    groups: dict[str, list[Option]] = {}
     for option in options:
-        found.setdefault(option.group, []).append(option)
+        groups.setdefault(option.group, []).append(option)
     titles = [
-        *(title for title in found if title not in DETAILS),
-        *(last for last in DETAILS if last in found),
+        *(title for title in groups if title not in DETAILS),
+        *(title for title in DETAILS if title in groups),
     ]
-    return {title: found[title] for title in titles}
+    return {title: groups[title] for title in titles}
 
 
 def name_of(parser: argparse.ArgumentParser) -> str:

@@ -1,4 +1,4 @@
-"""Models that stand alone on a command line: ``quantize m.onnx q.onnx``, and ``-i`` and ``-o``."""
+"""Positional models on a command line: ``quantize m.onnx q.onnx``, and ``-i`` and ``-o``."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _NUMBER = re.compile(r"-[\d.].*")
 
 
 def with_names(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
-    """Return arguments in which paths that stand alone have the names of their options before them.
+    """Return arguments in which positional paths are preceded by the names of their options.
 
-    They come anywhere but after an option that takes several values. What is left over stays as it is, for
-    the parser to refuse.
+    They may be anywhere except after an option that takes several values. Surplus ones are left for the
+    parser to refuse.
     """
     spellings = {action.dest: action.option_strings for action in parser._actions}
     names = [name for name in PLACED if name in spellings]
     short = {"-i": spellings[names[0]][0]} if names else {}
     short |= {"-o": spellings["output"][0]} if "output" in names else {}
-    named = [short.get(word, word) for word in argv]
-    given = {word.partition("=")[0] for word in named}
-    left = [name for name in names if given.isdisjoint(spellings[name])]
-    found, takes = [], 0
-    for word in named:
-        if word.startswith("-") and len(word) > 1 and not (takes and _NUMBER.fullmatch(word)):
-            takes = 0 if "=" in word else _values(parser, word)
-        elif takes:
-            takes -= takes != _MANY
-        elif left:
-            found.append(spellings[left.pop(0)][0])
-        found.append(word)
-    return found
+    words = [short.get(word, word) for word in argv]
+    used_options = {word.partition("=")[0] for word in words}
+    unfilled = [name for name in names if used_options.isdisjoint(spellings[name])]
+    arguments, values_left = [], 0
+    for word in words:
+        if word.startswith("-") and len(word) > 1 and not (values_left and _NUMBER.fullmatch(word)):
+            values_left = 0 if "=" in word else _values(parser, word)
+        elif values_left:
+            values_left -= values_left != _MANY
+        elif unfilled:
+            arguments.append(spellings[unfilled.pop(0)][0])
+        arguments.append(word)
+    return arguments
 
 
 def _values(parser: argparse.ArgumentParser, word: str) -> int:

@@ -1,4 +1,4 @@
-"""What a job tells, on a terminal: bars and warnings on stderr, lines on stdout."""
+"""What a job reports, on a terminal: bars and warnings on stderr, lines on stdout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnx_narrow.api.bars import Bars
 from onnx_narrow.summaries.words import Detail
 
 _MANY = 4
-"""Details up to which nothing is said of them."""
+"""Up to so many hidden details are not mentioned."""
 
 
 class Printed(Bars):
@@ -19,12 +19,12 @@ class Printed(Bars):
     """
 
     def __init__(self, *, verbose: bool = False) -> None:
-        """Begin without a line."""
+        """Start with no hidden details."""
         super().__init__()
         self._verbose, self._hidden = verbose, 0
 
     def note(self, line: str) -> None:
-        """Print a line, unless it is a detail that nobody asked for."""
+        """Print a line, unless it is a detail and ``verbose`` is off."""
         if isinstance(line, Detail) and not self._verbose:
             self._hidden += 1
             return
@@ -39,7 +39,7 @@ class Printed(Bars):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the last phase, and tell of many details."""
+        """End the last phase, and mention hidden details if there are many."""
         super().__exit__(kind, error, trace)
         if error is None and self._hidden > _MANY:
             print(f"{self._hidden} lines more: --verbose prints them")

@@ -1,4 +1,4 @@
-"""The scheme that a command names: one of a preset, a target and formats has to be given."""
+"""The scheme of a command: a preset, a target or formats are required."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ def why_no_scheme(job: Job, *missing: str, runtime: str = "NAME") -> str | None:
     ``missing``: other options that are required; ``runtime``: how the value of ``--target`` is written.
     """
     target = job.get("target", ())
-    named = [name for name in ([target] if isinstance(target, str) else target) if name in TARGETS]
+    runtimes = [name for name in ([target] if isinstance(target, str) else target) if name in TARGETS]
     keys = {assignment.partition("=")[0].strip() for assignment in job.get("assignments", ())}
-    has_scheme = job.get("config") or named or keys >= {"activation", "weight"}
+    has_scheme = job.get("config") or runtimes or keys >= {"activation", "weight"}
     required = [*missing, *([] if has_scheme else [_SCHEME.format(runtime)])]
     if required:
         return f"the following arguments are required: {', '.join(required)}"
-    return f"--target {named[0]} and {named[1]}: a model is made for one runtime" if named[1:] else None
+    return (
+        f"--target {runtimes[0]} and {runtimes[1]}: a model is made for one runtime" if runtimes[1:] else None
+    )

@@ -1,4 +1,4 @@
-"""Standard streams of a tool: there, and able to show any file name."""
+"""Standard streams of a tool: open, and able to show any file name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _NAMES = ("stdin", "stdout", "stderr")
 def repair() -> None:
     """Open closed streams on the null device, and show characters that cannot be shown as escapes.
 
-    The next file that is opened would get the number of a closed stream, and what is printed there.
+    The next file to be opened would get the number of a closed stream, and receive its output.
     """
     for number, name in enumerate(_NAMES):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # at the lowest number that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest free number
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -26,7 +26,7 @@ def repair() -> None:
 
 
 def drop_unwritable() -> None:
-    """Let what was printed, and cannot be written, go to the null device: Python tries again at its end."""
+    """Redirect output that cannot be written to the null device: Python would try again at exit."""
     try:
         sys.stdout.flush()
     except OSError:

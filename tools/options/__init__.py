@@ -1,1 +1,1 @@
-"""What several tools do between their options and a call: both converters to BF16, and folders of models."""
+"""Code that several tools share: the converters to BF16, and folders of models."""

@@ -1,4 +1,4 @@
-"""A folder of models and what goes with them: configuration, tokenizer, several .onnx files.
+"""A package: a folder with .onnx models and other files, such as a configuration and a tokenizer.
 
 onnxruntime-genai and the web read language models in this form. Names and types of inputs and outputs stay,
 so that genai_config.json still describes the models.
@@ -32,7 +32,7 @@ def convert(job: Job) -> int:
 
 
 def _convert(job: Job) -> bool:
-    """Convert the model of a job; return whether there was anything to do, and say why if not."""
+    """Convert the model of a job; return whether there was anything to do, and print why if not."""
     try:
         call(job)
     except NothingToDoError as error:
@@ -42,7 +42,7 @@ def _convert(job: Job) -> bool:
 
 
 def convert_package(job: Job) -> bool:
-    """Convert every model in the folder that a job names into another; return if any was.
+    """Convert every model in the folder that a job names to another folder; return if any was converted.
 
     A model with nothing to convert is copied, as are all other files. Samples of a model may lie in a folder
     of its name in ``data``. Raises ValueError or OSError, also those of the API; a folder that was made is
@@ -51,45 +51,47 @@ def convert_package(job: Job) -> bool:
     source, output = Path(job.get("model")), Path(job.get("output"))
     models = sorted(source.rglob("*.onnx"))
     _check(job, source, output, models)
-    is_new, done = not output.exists(), False
+    is_new, is_converted = not output.exists(), False
     output.mkdir(exist_ok=True)
     try:
-        done = _write(source, output, models, job)
+        is_converted = _write(source, output, models, job)
     finally:
-        if is_new and not done:
+        if is_new and not is_converted:
             shutil.rmtree(output, ignore_errors=True)
-    return done
+    return is_converted
 
 
 def _write(source: Path, output: Path, models: Sequence[Path], job: Job) -> bool:
     """Write all files of a package; return if a model was converted."""
-    own = {model: [model, *_data_files(model)] for model in models}
-    others = {Path(folder) / name for folder, _, names in os.walk(source) for name in names}
-    done = False
-    for model, files in own.items():
-        others.difference_update(files)
+    files_by_model = {model: [model, *_data_files(model)] for model in models}
+    other_files = {Path(folder) / name for folder, _, names in os.walk(source) for name in names}
+    is_converted = False
+    for model, files in files_by_model.items():
+        other_files.difference_update(files)
         name = model.relative_to(source)
         print(f"{name}:")
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         if _convert_one(job, model, output / name):
-            done = True
+            is_converted = True
         else:
             _copy(source, output, files)
-    _copy(source, output, sorted(others))
-    return done
+    _copy(source, output, sorted(other_files))
+    return is_converted
 
 
 def _convert_one(job: Job, model: Path, output: Path) -> bool:
     data, encoder = job.get("data"), job.get("feeds_from")
-    own = job.with_values(model=str(model), output=str(output))
+    model_job = job.with_values(model=str(model), output=str(output))
     if data is not None and (data / model.stem).is_dir():
-        own = own.with_values(data=data / model.stem)
+        model_job = model_job.with_values(data=data / model.stem)
     if encoder is not None:
-        names, made = _ends(model)[0], _ends(encoder)[1]
-        pairs = [pair for pair in job.get("feeds", ()) if pair[1] in names]
-        own = own.with_values(feeds=pairs or None, feeds_from=encoder if pairs or names & made else None)
+        inputs, outputs = _ends(model)[0], _ends(encoder)[1]
+        pairs = [pair for pair in job.get("feeds", ()) if pair[1] in inputs]
+        model_job = model_job.with_values(
+            feeds=pairs or None, feeds_from=encoder if pairs or inputs & outputs else None
+        )
     try:
-        return _convert(own)
+        return _convert(model_job)
     except ValueError as error:
         if model.name in str(error) or isinstance(error, UsageError):
             raise
@@ -100,7 +102,7 @@ def _ends(model: Path) -> tuple[set[str], set[str]]:
     """Return the names of the inputs and outputs of a model."""
     with named(model, ModelError):
         graph = parse(model).graph
-    return {one.name for one in graph.input}, {one.name for one in graph.output}
+    return {tensor.name for tensor in graph.input}, {tensor.name for tensor in graph.output}
 
 
 def _check(job: Job, source: Path, output: Path, models: Sequence[Path]) -> None:
@@ -120,8 +122,8 @@ def _check(job: Job, source: Path, output: Path, models: Sequence[Path]) -> None
 def _data_files(model: Path) -> list[Path]:
     """Return the files with weights of a model."""
     with named(model, ModelError):
-        found = list(tensors(parse(model)))
-    names = {ExternalDataInfo(one).location for one in found if uses_external_data(one)}
+        weights = list(tensors(parse(model)))
+    names = {ExternalDataInfo(tensor).location for tensor in weights if uses_external_data(tensor)}
     return [path for name in sorted(names) if (path := model.parent / name).is_file()]
 
 

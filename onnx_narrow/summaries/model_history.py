@@ -1,4 +1,4 @@
-"""How a quantized model was made, from which calls are made that change one thing of that."""
+"""How a quantized model was made, and the calls that make it again with one change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx_narrow.options.option import Given
+from onnx_narrow.options.option import Keywords
 from onnx_narrow.summaries.advised_call import Door
 from transforms.graph.dot_products import DOT_PRODUCTS
 from transforms.model import provenance
@@ -18,29 +18,29 @@ from transforms.scheme.presets import find_preset
 from transforms.scheme.targets import target
 
 _WITHOUT_GRID = "simulate_bf16"
-"""A format of BF16 whose weights are plain float32: no tool knows what they were rounded to."""
+"""A format of BF16 whose weights are plain float32: no tool can tell what they were rounded to."""
 
 BF16_TOOLS = ("convert_fp32_to_bf16", "convert_fp16_to_bf16")
 
 _SCHEME = "scheme"
-"""Stands for a scheme given as an object: in metadata, in a call."""
+"""The name of a scheme that is an object, in metadata and in calls."""
 
 _WIDE = 16
-"""Bits from which on 16 bits are not more."""
+"""Layers of at least these bits do not gain from 16 bits."""
 
 
 @dataclass(frozen=True)
-class Made:
+class ModelHistory:
     """How a quantized model was made: files, samples, its metadata, and names in the float model.
 
-    ``samples``: the keywords that name them. ``names``: of the float model's nodes; ``tensors``: what they
-    make, by which nodes without a name are known. ``scheme``: that in its metadata, None without one.
+    ``samples``: the keywords that name them. ``names``: of the float model's nodes; ``tensors``: their
+    outputs, which identify nodes without a name. ``scheme``: that in its metadata, None without one.
     ``size``: bytes of its file. ``door``: how its user writes calls.
     """
 
     float_model: Path
     quantized: Path
-    samples: Given
+    samples: Keywords
     metadata: Mapping[str, str]
     names: Set[str]
     tensors: Set[str]
@@ -50,7 +50,7 @@ class Made:
 
     @property
     def tool(self) -> str:
-        """The tool that made it last, empty for those of others."""
+        """The tool that wrote it last, empty for models that other packages made."""
         return provenance.tool(self.metadata) or ""
 
     @property
@@ -67,12 +67,12 @@ class Made:
     def base(self, *unset: str) -> dict[str, Any]:
         """Return the keywords of the call that makes it, with another output; none for models of other tools.
 
-        They are without the values that some keys of the scheme were given.
+        ``unset``: keys of the scheme whose assigned values are left out.
         """
         output = self.quantized.with_name(f"{self.quantized.stem}_better.onnx")
-        given: dict[str, Any] = {"model": self.float_model, "output": output}
+        call: dict[str, Any] = {"model": self.float_model, "output": output}
         if self.tool in BF16_TOOLS:
-            return given | self._given("format")
+            return call | self._given("format")
         target = {"target": self.scheme.target} if self.scheme and self.scheme.target else {}
         config = {"config": self.config} if self.config else {}
         is_known = bool(config) or not self._option("config")
@@ -80,9 +80,9 @@ class Made:
         if self.tool != "quantize" or not is_known or not is_named:
             return {}
         shapes = {"input_shapes": dict(self.scheme.input_shapes)} if self.scheme else {}
-        return given | config | target | dict(self.samples) | self._given(*FORMS) | self._set(unset) | shapes
+        return call | config | target | dict(self.samples) | self._given(*FORMS) | self._set(unset) | shapes
 
-    def again(self, more: Given, unset: Sequence[str] = ()) -> str:
+    def again(self, more: Keywords, unset: Sequence[str] = ()) -> str:
         """Return the call that makes it, with more options; or how these are added to it."""
         base = self.base(*unset)
         if not base:
@@ -115,14 +115,14 @@ class Made:
         """Whether the tool looks for the fewest layers that stay float: not where tables choose formats."""
         return self.asked is None or not (self.asked.finetune or self.asked.auto_mixed_precision)
 
-    def leaves_nothing(self, others: Set[str]) -> bool:
-        """Return whether nothing is left to do if only layers of these operators are as before."""
+    def leaves_nothing(self, other_ops: Set[str]) -> bool:
+        """Return whether nothing would be quantized if only layers of these operators were."""
         rule = self.asked.auto_mixed_precision if self.asked else None
-        return not others & set(rule.target_op_types or DOT_PRODUCTS) if rule else not others
+        return not other_ops & set(rule.target_op_types or DOT_PRODUCTS) if rule else not other_ops
 
     @property
     def is_for_target(self) -> bool:
-        """Whether rules of a target chose what it has."""
+        """Whether it was made for a target, whose rules chose its formats."""
         return bool(self.scheme and self.scheme.target)
 
     def has(self, key: str, value: object) -> bool:
@@ -133,7 +133,7 @@ class Made:
 
     @property
     def _keys(self) -> set[str]:
-        """The keys of the scheme that were set beside the preset or the file."""
+        """The keys of the scheme that were set in addition to the preset or the file."""
         return {key for key, _ in self._assigned}
 
     @property
@@ -156,12 +156,12 @@ class Made:
 
     @property
     def takes_int16(self) -> bool:
-        """Whether 16 bits are more than it has, and no target that it was made for keeps layers from them."""
+        """Whether 16 bits are more than it has, and its target, if any, takes them."""
         if self.scheme is None:
             return True
-        used = [self.scheme.weight, *([] if self.rounds_weights_alone else [self.scheme.activation])]
-        formats = [one for one in map(self.scheme.format, used) if one is not None]
-        if formats and all(one.bits >= _WIDE for one in formats):
+        names = [self.scheme.weight, *([] if self.rounds_weights_alone else [self.scheme.activation])]
+        formats = [fmt for fmt in map(self.scheme.format, names) if fmt is not None]
+        if formats and all(fmt.bits >= _WIDE for fmt in formats):
             return False
         if not self.scheme.target:
             return True
