@@ -39,7 +39,7 @@ class Clock:
             yield Kernel("Gemm", f"{node.name}/fused", seconds)
 
     def timer(self, graphs: Sequence[gs.Graph], *_: object) -> list[list[float]]:
-        """Stand in for :func:`transforms.run.turns.time_graphs`; of the first model times vary."""
+        """Stand in for :class:`transforms.run.turns.Turns`; of the first model times vary."""
         self.timed += 1
         first, *others = map(self._total, graphs)
         return [[first * one for one in self.jitter] * 8, *([one] * 8 * len(self.jitter) for one in others)]

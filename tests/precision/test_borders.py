@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.clock import Clock
 from transforms.precision.borders import seconds_of_a_number, worth_float
-from transforms.run.turns import time_graphs
+from transforms.run.turns import Turns
 from transforms.runtime.session import RunOptions
 
 NET = {0: [1, 3], 1: [2], 2: [3], 3: [4, 5], 4: [5], 5: [6]}
@@ -39,5 +39,5 @@ def test_a_layer_that_loses_nothing_stays_between_two_that_do() -> None:
 
 
 def test_a_number_is_timed_by_the_processor_and_by_the_clock_given() -> None:
-    assert 1e-12 < seconds_of_a_number(time_graphs, RunOptions(threads=1)) < 1e-7
+    assert 1e-12 < seconds_of_a_number(Turns(), RunOptions(threads=1)) < 1e-7
     assert seconds_of_a_number(Clock().timer, RunOptions()) == 0.0

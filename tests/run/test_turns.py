@@ -23,7 +23,6 @@ from transforms.run.turns import (
     is_clear,
     ratio,
     take_turns,
-    time_graphs,
     timed_options,
 )
 from transforms.runtime.session import OpenModel, RunOptions, open_session
@@ -150,7 +149,7 @@ def test_graphs_are_run_on_what_they_read_of_the_feeds() -> None:
     model = tunable.conv_net()
     graphs: list[gs.Graph] = [model_io.load(model), model_io.load(model)]
     feed = dict(tunable.samples(model, 1)[0])
-    found = time_graphs(graphs, [feed | {"other": np.zeros(3)}], RunOptions(threads=1), 0.0)
+    found = module.Turns()(graphs, [feed | {"other": np.zeros(3)}], RunOptions(threads=1), 0.0)
     assert [len(one) for one in found] == [5, 5] and all(second > 0 for one in found for second in one)
 
 
@@ -160,7 +159,7 @@ def test_graphs_take_turns_until_it_is_clear_which_is_faster(monkeypatch: pytest
     graphs: list[gs.Graph] = [model_io.load(model), model_io.load(model)]
     monkeypatch.setattr(module, "clock_for", lambda _: iter(range(10**6)).__next__)
     for bound, rounds in ((None, 100), (0.9, 5), (2.0, 5)):
-        found = time_graphs(graphs, tunable.samples(model, 1), RunOptions(threads=1), 1e9, bound)
+        found = module.Turns()(graphs, tunable.samples(model, 1), RunOptions(threads=1), 1e9, bound)
         assert [len(one) for one in found] == [rounds] * 2
 
 

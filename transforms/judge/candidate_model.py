@@ -116,8 +116,13 @@ class CandidateModel:
         ``whole``: with ranges from all samples instead, so that clipping adds little to errors of rounding.
         """
         places = range(self._judge.count) if places is None else places
+        measured = self._judge.measured
+        if measured is None:
+            return self._errors(scheme, places, whole=whole)
         candidate = self._structure, repr(scheme.with_(target="")), tuple(places), whole
-        return self._judge.recalled(candidate, lambda: self._errors(scheme, places, whole=whole))
+        if candidate not in measured:
+            measured[candidate] = self._errors(scheme, places, whole=whole)
+        return measured[candidate]
 
     def _errors(self, scheme: Scheme, places: Sequence[int], *, whole: bool) -> Errors:
         self._opened = self._opened or self._open()

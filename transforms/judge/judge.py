@@ -77,14 +77,6 @@ class Judge:
         same.count = len(self.reference.feeds)
         return same
 
-    def recalled(self, candidate: Hashable, measure: Callable[[], Errors]) -> Errors:
-        """Return the errors that ``measure`` returns, or returned earlier for the same candidate."""
-        if self.measured is None:
-            return measure()
-        if candidate not in self.measured:
-            self.measured[candidate] = measure()
-        return self.measured[candidate]
-
     @property
     def can_judge(self) -> bool:
         """Whether there are enough samples, and outputs of a floating type."""

@@ -35,7 +35,7 @@ def seconds_of_a_number(timer: Timer, run: RunOptions) -> float:
         gs.Node(DEQUANTIZE_LINEAR, "dequantize", inputs=[low, *grid], outputs=[result]),
     ]
     graph = gs.Graph(nodes, inputs=[data], outputs=[result], opset=13)
-    (seconds,) = timer([graph], [{"x": np.ones(_NUMBERS, np.float32)}], run, _SECONDS)
+    (seconds,) = timer([graph], [{"x": np.ones(_NUMBERS, np.float32)}], run, _SECONDS, None)
     return Timing.of(seconds).median / _NUMBERS
 
 

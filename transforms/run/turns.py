@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Protocol
 
 import onnx_graphsurgeon as gs
 
@@ -49,19 +48,8 @@ Until = Callable[[Sequence[Seconds]], bool]
 """Returns whether the measured seconds of all models are enough."""
 
 
-class Timer(Protocol):
-    """Returns the seconds of each model on the feeds; see :func:`time_graphs`."""
-
-    def __call__(
-        self,
-        graphs: Sequence[gs.Graph],
-        feeds: Sequence[Feed],
-        options: RunOptions,
-        seconds: float,
-        bound: float | None = None,
-        /,
-    ) -> Sequence[Seconds]:
-        """Time the models."""
+Timer = Callable[[Sequence[gs.Graph], Sequence[Feed], RunOptions, float, float | None], Sequence[Seconds]]
+"""Returns the seconds of each model on the feeds; see :class:`Turns`."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +169,15 @@ class Turns:
         options: RunOptions,
         seconds: float,
         bound: float | None = None,
-        /,
     ) -> list[list[float]]:
-        """Return the seconds of inferences of graphs that take turns, like :func:`time_graphs`."""
+        """Return the seconds of 5 to 100 inferences of each graph, in turns, in about ``seconds`` in all.
+
+        ``bound``: with two graphs, stop as soon as it is clear whether the time of the first is below
+        ``bound`` times that of the second (:func:`is_clear`).
+
+        Times are processor time, see :func:`clock_for`. Each round takes the next of the feeds; a graph reads
+        its own inputs from it. Raises ValueError as ``open_session`` does.
+        """
         options = timed_options(options)
         models = [self._opened(graph, options) for graph in graphs]
         self._open = [(graph, options, model) for graph, model in zip(graphs, models, strict=True)]
@@ -202,22 +196,3 @@ class Turns:
     def _opened(self, graph: gs.Graph, options: RunOptions) -> OpenModel:
         still_open = (model for other, how, model in self._open if other is graph and how == options)
         return next(still_open, None) or open_session(graph, options)
-
-
-def time_graphs(
-    graphs: Sequence[gs.Graph],
-    feeds: Sequence[Feed],
-    options: RunOptions,
-    seconds: float,
-    bound: float | None = None,
-    /,
-) -> list[list[float]]:
-    """Return the seconds of 5 to 100 inferences of each graph, in turns, in about ``seconds`` in all.
-
-    ``bound``: with two graphs, stop as soon as it is clear whether the time of the first is below ``bound``
-    times that of the second (:func:`is_clear`).
-
-    Times are processor time, see :func:`clock_for`. Each round takes the next of the feeds; a graph reads its
-    own inputs from it. Raises ValueError as ``open_session`` does.
-    """
-    return Turns()(graphs, feeds, options, seconds, bound)

@@ -16,7 +16,7 @@ from transforms.graph.some_names import counted
 from transforms.model.copy_graph import copy_graph
 from transforms.pipelines.work import Work
 from transforms.run.lifelike_feeds import LENGTH, lifelike_feeds
-from transforms.run.turns import Timing, ratio, time_graphs, timed_options
+from transforms.run.turns import Timing, Turns, ratio, timed_options
 from transforms.scheme.scheme import FOUND
 from transforms.write_matmul_nbits import OPERATOR, ROUNDED
 
@@ -100,7 +100,7 @@ def _time(work: Work, graph: gs.Graph, length: int) -> Timing | None:
     feeds = list(lifelike_feeds(work.graph, 1, length))
     options = timed_options(replace(work.run_here, prepack=True))
     try:
-        after, before = time_graphs(graphs, feeds, options, _SECONDS)
+        after, before = Turns()(graphs, feeds, options, _SECONDS)
     except Exception:  # the runtime's exceptions share no narrower class
         return None
     return ratio(after, before)
